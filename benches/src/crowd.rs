@@ -68,11 +68,14 @@ pub(crate) fn serve(rails: u8) -> io::Result<()> {
 /// One initiator.
 struct Member {
     engine: Engine,
-    requests: Vec<Request>,
+    /// Batches, each of other local memory.
+    batches: Vec<Vec<Request>>,
+    next: AtomicUsize,
 }
 
 impl Member {
-    fn new(name: &str, target: &str, rails: u8) -> io::Result<Self> {
+    /// It has memory for so many batches.
+    fn new(name: &str, target: &str, rails: u8, batches: usize) -> io::Result<Self> {
         let limits = LimitsConfig {
             peers: 8,
             rails: 64,
@@ -84,9 +87,8 @@ impl Member {
             ..config(name, rails)
         };
         let engine = Engine::new(config).map_err(other)?;
-        let bytes = BLOCK * BATCH;
         let local = engine
-            .allocate("memory", bytes, Access::Local)
+            .allocate("memory", BLOCK * BATCH * batches as u64, Access::Local)
             .map_err(other)?;
         let start = Instant::now();
         let remote = loop {
@@ -98,8 +100,11 @@ impl Member {
             }
         };
         let member = Self {
-            requests: blocks(local, remote),
+            batches: (0..batches as u64)
+                .map(|place| blocks(local, place, remote))
+                .collect(),
             engine,
+            next: AtomicUsize::new(0),
         };
         // For the same reason lanes may be late, and a batch without a rail fails.
         while let Err(error) = member.once() {
@@ -110,9 +115,10 @@ impl Member {
         Ok(member)
     }
 
-    /// Writes its memory, in blocks. How many bytes.
+    /// Writes the next part of its memory, in blocks. How many bytes.
     fn once(&self) -> io::Result<u64> {
-        let batch = self.engine.submit(&self.requests).map_err(other)?;
+        let place = self.next.fetch_add(1, Ordering::Relaxed) % self.batches.len();
+        let batch = self.engine.submit(&self.batches[place]).map_err(other)?;
         let ended = batch.wait(PATIENCE).map_err(other)?;
         match ended.status {
             Status::Completed => Ok(BLOCK * BATCH),
@@ -124,11 +130,11 @@ impl Member {
     }
 }
 
-fn blocks(local: SegmentId, remote: SegmentId) -> Vec<Request> {
+fn blocks(local: SegmentId, place: u64, remote: SegmentId) -> Vec<Request> {
     let block = |number| Request {
         op: Op::Write,
         local,
-        local_offset: number * BLOCK,
+        local_offset: (place * BATCH + number) * BLOCK,
         remote,
         remote_offset: number * BLOCK,
         length: BLOCK,
@@ -147,7 +153,9 @@ pub(crate) fn members(target: &str, count: usize, rails: u8) -> io::Result<()> {
                 return Ok(());
             }
             let name = format!("{}-{number}", process::id());
-            let member = Member::new(&name, target, rails)?;
+            // One has as much memory as all together, or it would never leave the cache.
+            let batches = if number == 0 { count } else { 1 };
+            let member = Member::new(&name, target, rails, batches)?;
             made.lock().map_err(other)?.push(member);
         }
     };
@@ -159,7 +167,8 @@ pub(crate) fn members(target: &str, count: usize, rails: u8) -> io::Result<()> {
             .into_iter()
             .try_for_each(|thread| thread.join().map_err(|_| other("a thread panicked"))?)
     })?;
-    let members = made.into_inner().map_err(other)?;
+    let mut members = made.into_inner().map_err(other)?;
+    members.sort_by_key(|member| std::cmp::Reverse(member.batches.len()));
     println!("in");
     for line in io::stdin().lock().lines() {
         let line = line?;
@@ -283,18 +292,27 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
         (cpu_of(target.pid())? - target_before) / seconds * 100.0,
         (all()? - all_before) / seconds * 100.0
     );
-    // The same number of threads, for one initiator and for all of them, interleaved.
-    let mut seen = Vec::new();
+    // The same number of threads, for one initiator, for one of each process and for all of them in turn, interleaved.
+    let mut seen = [const { Vec::new() }; 3];
+    let threads = processes.len();
     for _ in 0..3 {
-        let threads = processes.len();
-        let one = rate(&mut processes[..1], 1, threads, args)?;
-        let all = rate(&mut processes, each, 1, args)?;
-        seen.push((all / one, one, all));
+        let ways = [(1, 1, threads), (threads, 1, 1), (threads, each, 1)];
+        for (seen, (processes_at_it, active, threads)) in seen.iter_mut().zip(ways) {
+            let before = cpu_of(target.pid())?;
+            let rate = rate(&mut processes[..processes_at_it], active, threads, args)?;
+            let cpu = cpu_of(target.pid())? - before;
+            seen.push((rate, cpu * 1e3 / (rate * args.seconds as f64)));
+        }
     }
-    seen.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (ratio, one, all) = seen[1];
-    println!(
-        "| 16 × 64 KiB, GB/s, median of three | one initiator {one:.2}, all in turn {all:.2}: {ratio:.2} |"
-    );
+    for (what, mut seen) in ["one initiator", "one of each process", "all in turn"]
+        .into_iter()
+        .zip(seen)
+    {
+        seen.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (rate, cpu) = seen[1];
+        println!(
+            "| 16 × 64 KiB by {what}, median of three | {rate:.2} GB/s, {cpu:.0} ms of CPU time at the target for each GB |"
+        );
+    }
     Ok(())
 }

@@ -47,9 +47,21 @@ pub const LEAVING: u64 = 128;
 /// The feature bit of [`Frame::Moved`].
 pub const MOVED: u64 = 256;
 
+/// The feature bit of [`Frame::Alive`]: every [`Frame::Heartbeat`] is answered, so that a connection on which nobody asks may
+/// be silent.
+pub const ANSWERED: u64 = 512;
+
 /// Feature bits this build offers. What both ends offer is in force.
-pub const FEATURES: u64 =
-    NOTIFICATIONS | PATHS | STAGING | NODES | PARCELS | RAILS | TICKETS | LEAVING | MOVED;
+pub const FEATURES: u64 = NOTIFICATIONS
+    | PATHS
+    | STAGING
+    | NODES
+    | PARCELS
+    | RAILS
+    | TICKETS
+    | LEAVING
+    | MOVED
+    | ANSWERED;
 
 /// The most rails that [`Frame::SeePath`] names.
 pub const PATH_RAILS_MAX: usize = 256;
@@ -214,7 +226,7 @@ pub enum Frame {
         /// In words, naming the sender's side.
         text: String,
     },
-    /// Either: I am alive. Sent on every control connection.
+    /// Either: I am alive. With the feature [`ANSWERED`]: and are you? Without, it is sent on every control connection.
     Heartbeat,
     /// Initiator: what is the segment of this name?
     Describe {
@@ -388,6 +400,8 @@ pub enum Frame {
         /// All of them, over every transport.
         bytes: u64,
     },
+    /// The answer to a [`Frame::Heartbeat`]. Needs the feature [`ANSWERED`].
+    Alive,
 }
 
 impl Frame {
@@ -422,6 +436,7 @@ impl Frame {
             Self::LaneProved { .. } => "LaneProved",
             Self::Leaving => "Leaving",
             Self::Moved { .. } => "Moved",
+            Self::Alive => "Alive",
         }
     }
 }
@@ -719,7 +734,7 @@ pub(crate) mod tests {
 
     impl Arbitrary for Frame {
         fn arbitrary(g: &mut Gen) -> Self {
-            match u8::arbitrary(g) % 22 {
+            match u8::arbitrary(g) % 23 {
                 0 => Self::Hello {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
@@ -818,6 +833,7 @@ pub(crate) mod tests {
                 20 => Self::Moved {
                     bytes: u64::arbitrary(g),
                 },
+                21 => Self::Alive,
                 _ => Self::Process(Process {
                     boot: u128::arbitrary(g),
                     pid_namespace: u64::arbitrary(g),

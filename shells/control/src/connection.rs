@@ -19,9 +19,9 @@ use polyrail_transport::SessionId;
 use polyrail_transport::ticket::{Nonce, Proof, Ticket};
 
 use crate::codec::{
-    self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, LEAVING, MOVED,
-    NAME_BYTES_MAX, NODES, NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION, Purpose,
-    RAILS, RailFact, Refusal, STAGING, SegmentDescriptor, TICKETS, TransportOffer,
+    self, ANSWERED, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, LEAVING,
+    MOVED, NAME_BYTES_MAX, NODES, NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION,
+    Purpose, RAILS, RailFact, Refusal, STAGING, SegmentDescriptor, TICKETS, TransportOffer,
 };
 use crate::security::Distrust;
 
@@ -42,7 +42,7 @@ const TEXT_CHARS_MAX: usize = 512;
 pub struct ConnectionConfig {
     /// How often a heartbeat is sent.
     pub heartbeat: Duration,
-    /// How long the peer may say nothing before it counts as dead; several heartbeats.
+    /// How long the peer may say nothing before it counts as dead, once it has been asked; several heartbeats.
     pub silence_max: Duration,
     /// How long it may take from the connection to the welcome; also how long a connection drains.
     pub handshake_max: Duration,
@@ -252,12 +252,25 @@ enum State {
     Introduction { by: Instant },
     /// [`Event::Hello`] or [`Event::Join`] was told; the shell decides.
     Deciding { by: Instant },
-    /// Open for frames. Gone when nothing is heard until `dead`.
-    Open { beat: Instant, dead: Instant },
+    /// Open for frames.
+    Open(Signs),
     /// Over: the rest goes out.
     Draining { by: Instant },
     /// Over.
     Closed,
+}
+
+/// How each end of an open connection knows that the other is alive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Signs {
+    /// By [`Frame::Alive`]: something last came at `heard`. `dead`: we have asked, and it is over if nothing comes until then.
+    Answered {
+        heard: Instant,
+        dead: Option<Instant>,
+    },
+    /// By heartbeats that both send unasked, the next at `beat`, since the peer does not know [`Frame::Alive`]. It is over if
+    /// nothing comes until `dead`.
+    Unasked { beat: Instant, dead: Instant },
 }
 
 /// What is around the conversation.
@@ -269,17 +282,6 @@ pub(crate) enum Surroundings {
     ClearThoughKeyed { challenge: Nonce },
     /// TLS with somebody who has proved that he holds the key.
     Tls,
-}
-
-/// How often a connection beats, beside others of its session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Beats {
-    /// Every [`ConnectionConfig::heartbeat`].
-    Often,
-    /// Half as often, at the same time as others of the session.
-    Even,
-    /// Half as often, between those.
-    Odd,
 }
 
 /// One control connection, of either side. See the module for the order of calls.
@@ -294,7 +296,6 @@ pub struct Connection {
     features: u64,
     state: State,
     decoder: Decoder,
-    beats: Beats,
     /// What is to be written, from `sent` on.
     out: Vec<u8>,
     sent: usize,
@@ -333,7 +334,6 @@ impl Connection {
             features: 0,
             state: State::Greeting { by },
             decoder: Decoder::default(),
-            beats: Beats::Often,
             out: Vec::new(),
             sent: 0,
             greeted: false,
@@ -350,10 +350,7 @@ impl Connection {
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) {
         match self.state {
             State::Draining { .. } | State::Closed => return,
-            State::Open { beat, .. } => {
-                let dead = now + self.config.silence_max;
-                self.set_state(State::Open { beat, dead });
-            }
+            State::Open(signs) => self.set_state(State::Open(self.heard(now, signs))),
             State::Greeting { .. } | State::Introduction { .. } | State::Deciding { .. } => {}
         }
         self.decoder.push(bytes);
@@ -389,28 +386,34 @@ impl Connection {
                     self.close(Ended::HandshakeOverdue { handshake_max });
                 }
             }
-            State::Open { dead, .. } if dead <= now => {
+            State::Open(
+                Signs::Unasked { dead, .. }
+                | Signs::Answered {
+                    dead: Some(dead), ..
+                },
+            ) if dead <= now => {
                 let silence_max = self.config.silence_max;
                 self.close(Ended::Silent { silence_max });
             }
-            State::Open { beat, dead } if beat <= now => {
-                let beat = now + self.interval();
-                self.set_state(State::Open { beat, dead });
+            State::Open(Signs::Unasked { beat, dead }) if beat <= now => {
+                let beat = now + self.config.heartbeat;
+                self.set_state(State::Open(Signs::Unasked { beat, dead }));
                 self.push(&Frame::Heartbeat);
             }
             State::Draining { by } if by <= now => self.set_state(State::Closed),
-            State::Open { .. } | State::Draining { .. } | State::Closed => {}
+            State::Open(_) | State::Draining { .. } | State::Closed => {}
         }
     }
 
-    /// When to call [`Self::handle_timeout`]. `None`: it is over.
+    /// When to call [`Self::handle_timeout`]. `None`: it is over, or open and nothing is asked.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Greeting { by }
             | State::Introduction { by }
             | State::Deciding { by }
             | State::Draining { by } => Some(by),
-            State::Open { beat, dead } => Some(beat.min(dead)),
+            State::Open(Signs::Unasked { beat, dead }) => Some(beat.min(dead)),
+            State::Open(Signs::Answered { dead, .. }) => dead,
             State::Closed => None,
         }
     }
@@ -443,14 +446,44 @@ impl Connection {
         }
     }
 
-    /// Sends a frame if the connection is open; one that has ended forgets it, as the wire would.
-    pub fn send(&mut self, frame: &Frame) -> Result<(), CodecError> {
-        if !self.is_open() {
+    /// Sends a frame if the connection is open; one that has ended forgets it, as the wire would. Where nothing has come for
+    /// a while it also asks whether the peer is alive.
+    pub fn send(&mut self, now: Instant, frame: &Frame) -> Result<(), CodecError> {
+        let State::Open(signs) = self.state else {
             return Ok(());
-        }
+        };
         codec::encode(frame, &mut self.out)?;
         self.check_room();
+        if let Signs::Answered { heard, .. } = signs
+            && heard + self.config.heartbeat <= now
+        {
+            self.ask(now + self.config.silence_max);
+        }
         Ok(())
+    }
+
+    /// Asks whether the peer is alive, if it has not been asked: without any sign of it until `by` the connection is over.
+    /// A peer that does not answer heartbeats sends its own.
+    pub fn ask(&mut self, by: Instant) {
+        let State::Open(Signs::Answered { heard, dead }) = self.state else {
+            return;
+        };
+        let sooner = Some(dead.map_or(by, |dead| dead.min(by)));
+        self.set_state(State::Open(Signs::Answered {
+            heard,
+            dead: sooner,
+        }));
+        if dead.is_none() {
+            self.push(&Frame::Heartbeat);
+        }
+    }
+
+    /// Whether it has asked and nothing has come since.
+    pub fn is_asking(&self) -> bool {
+        matches!(
+            self.state,
+            State::Open(Signs::Answered { dead: Some(_), .. })
+        )
     }
 
     /// Answers [`Event::Hello`] with yes.
@@ -494,34 +527,6 @@ impl Connection {
         self.leave(now, &Frame::Goodbye);
     }
 
-    /// How often it beats.
-    pub fn beats(&self) -> Beats {
-        self.beats
-    }
-
-    /// Beats so often from now on.
-    pub fn set_beats(&mut self, now: Instant, beats: Beats) {
-        let before = std::mem::replace(&mut self.beats, beats);
-        if let State::Open { beat, dead } = self.state
-            && before != beats
-        {
-            let beat = match beats {
-                Beats::Often => beat.min(now + self.config.heartbeat),
-                Beats::Even if before == Beats::Often => beat,
-                // Between those that go on as they were.
-                Beats::Even | Beats::Odd => beat + self.config.heartbeat,
-            };
-            self.set_state(State::Open { beat, dead });
-        }
-    }
-
-    fn interval(&self) -> Duration {
-        match self.beats {
-            Beats::Often => self.config.heartbeat,
-            Beats::Even | Beats::Odd => self.config.heartbeat.times(2),
-        }
-    }
-
     /// The feature bits in force: what both ends offer, once the peer has greeted.
     pub fn features(&self) -> u64 {
         self.features
@@ -529,7 +534,7 @@ impl Connection {
 
     /// Whether frames can be sent.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, State::Open { .. })
+        matches!(self.state, State::Open(_))
     }
 
     /// Whether nothing more will be written once [`Self::poll_transmit`] is empty: the shell then shuts
@@ -573,13 +578,12 @@ impl Connection {
                 }
                 .map(Some)
             }
-            State::Open { beat, .. } => {
+            State::Open(signs) => {
                 let Some(frame) = self.decoder.next_frame().map_err(Ended::Codec)? else {
                     return Ok(None);
                 };
                 // What has come counts as heard until it has had its turn.
-                let dead = now + self.config.silence_max;
-                self.set_state(State::Open { beat, dead });
+                self.set_state(State::Open(self.heard(now, signs)));
                 self.handle_frame(frame).map(Some)
             }
             State::Greeting { .. }
@@ -746,6 +750,9 @@ impl Connection {
 
     /// A frame on an open connection: what each role may say.
     fn handle_frame(&mut self, frame: Frame) -> Result<Event, Ended> {
+        if frame == Frame::Heartbeat && self.has(ANSWERED) {
+            self.push(&Frame::Alive);
+        }
         match (self.role, frame) {
             (_, frame @ (Frame::Heartbeat | Frame::Process(_)))
             | (
@@ -756,6 +763,7 @@ impl Connection {
                 Role::Initiator,
                 frame @ (Frame::Description { .. } | Frame::Fenced { .. } | Frame::Answer { .. }),
             ) => Ok(Event::Frame(frame)),
+            (_, Frame::Alive) if self.has(ANSWERED) => Ok(Event::Frame(Frame::Alive)),
             (Role::Target, Frame::Notify { number, body }) if self.has(NOTIFICATIONS) => {
                 check_notification(&body)?;
                 Ok(Event::Frame(Frame::Notify { number, body }))
@@ -817,10 +825,31 @@ impl Connection {
     }
 
     fn open(&mut self, now: Instant) {
-        self.set_state(State::Open {
-            beat: now + self.config.heartbeat,
-            dead: now + self.config.silence_max,
-        });
+        let signs = match self.has(ANSWERED) {
+            true => Signs::Answered {
+                heard: now,
+                dead: None,
+            },
+            false => Signs::Unasked {
+                beat: now + self.config.heartbeat,
+                dead: now + self.config.silence_max,
+            },
+        };
+        self.set_state(State::Open(signs));
+    }
+
+    /// Something has come.
+    fn heard(&self, now: Instant, signs: Signs) -> Signs {
+        match signs {
+            Signs::Answered { .. } => Signs::Answered {
+                heard: now,
+                dead: None,
+            },
+            Signs::Unasked { beat, .. } => Signs::Unasked {
+                beat,
+                dead: now + self.config.silence_max,
+            },
+        }
     }
 
     fn greet(&mut self) {
@@ -894,7 +923,7 @@ impl Connection {
 
     /// Over at once: nothing more goes out.
     fn close(&mut self, ended: Ended) {
-        if matches!(self.state, State::Open { .. }) || self.is_handshaking() {
+        if self.is_open() || self.is_handshaking() {
             self.ended = Some(ended);
         }
         self.decoder = Decoder::default();
@@ -1112,29 +1141,6 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_a_session_with_many_beat_half_as_often_and_by_turns() {
-        let beats = |connection: &mut Connection, until: u64| {
-            let mut at = Vec::new();
-            while let Some(due) = connection.poll_timeout().filter(|due| *due <= ms(until)) {
-                connection.handle_timeout(due);
-                if !transmit(connection).is_empty() {
-                    at.push(due.as_nanos() / 1_000_000);
-                }
-                connection.handle_bytes(due, &bytes_of(&[Frame::Heartbeat]));
-                assert_eq!(events(connection, due), [Event::Frame(Frame::Heartbeat)]);
-            }
-            at
-        };
-        let (mut even, mut odd) = (pair().0, pair().0);
-        even.set_beats(ms(0), Beats::Even);
-        odd.set_beats(ms(0), Beats::Odd);
-        assert_eq!(beats(&mut even, 3_999), [500, 1_500, 2_500, 3_500]);
-        assert_eq!(beats(&mut odd, 3_999), [1_000, 2_000, 3_000]);
-        odd.set_beats(ms(4_000), Beats::Often);
-        assert_eq!(beats(&mut odd, 5_100), [4_000, 4_500, 5_000]);
-    }
-
-    #[test]
     fn facts_of_a_welcome_need_not_be_as_many_as_its_rails() {
         let fact = |bytes: usize| RailFact {
             device: "e".repeat(bytes),
@@ -1169,7 +1175,7 @@ mod tests {
     fn a_conversation() {
         let (mut initiator, mut target) = pair();
         let fence = Frame::Fence { lane: 1, epoch: 2 };
-        initiator.send(&fence).unwrap();
+        initiator.send(ms(1), &fence).unwrap();
         target.handle_bytes(ms(1), &transmit(&mut initiator));
         assert_eq!(events(&mut target, ms(1)), [Event::Frame(fence)]);
         initiator.goodbye(ms(2));
@@ -1340,7 +1346,7 @@ mod tests {
             } else {
                 (target, initiator)
             };
-            from.send(&frame).unwrap();
+            from.send(ms(1), &frame).unwrap();
             to.handle_bytes(ms(1), &transmit(&mut from));
             let told = events(&mut to, ms(1));
             assert!(
@@ -1510,31 +1516,103 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_go_out_and_silence_kills() {
+    fn a_heartbeat_is_answered_and_silence_after_it_kills() {
         let (mut initiator, mut target) = pair();
-        assert_eq!(initiator.poll_timeout(), Some(ms(500)));
-        initiator.handle_timeout(ms(499));
-        assert!(initiator.poll_transmit().is_empty());
-        initiator.handle_timeout(ms(500));
-        initiator.handle_timeout(ms(500));
+        assert_eq!(
+            (initiator.poll_timeout(), target.poll_timeout()),
+            (None, None)
+        );
+        initiator.ask(ms(2000));
+        initiator.ask(ms(3000));
+        assert_eq!(initiator.poll_timeout(), Some(ms(2000)), "the sooner");
+        let asked = transmit(&mut initiator);
+        assert_eq!(asked, bytes_of(&[Frame::Heartbeat]), "once");
+        target.handle_bytes(ms(501), &asked);
+        let told = events(&mut target, ms(501));
+        assert_eq!(told, [Event::Frame(Frame::Heartbeat)]);
+        initiator.handle_bytes(ms(1999), &transmit(&mut target));
+        let told = events(&mut initiator, ms(1999));
+        assert_eq!(told, [Event::Frame(Frame::Alive)]);
+        assert!(
+            transmit(&mut initiator).is_empty(),
+            "answers are not answered"
+        );
+        initiator.handle_timeout(ms(60_000));
+        assert!(
+            initiator.is_open() && !initiator.is_asking(),
+            "nobody asked"
+        );
+        initiator.ask(ms(61_000));
+        initiator.handle_timeout(ms(60_999));
+        assert_eq!(events(&mut initiator, ms(60_999)), []);
+        initiator.handle_timeout(ms(61_000));
+        let silence_max = CONFIG.silence_max;
+        let silent = Event::Ended(Ended::Silent { silence_max });
+        assert_eq!(events(&mut initiator, ms(61_000)), [silent]);
+    }
+
+    #[test]
+    fn what_is_said_after_a_silence_asks_for_a_sign_of_life() {
+        let fence = Frame::Fence { lane: 1, epoch: 2 };
+        let (mut initiator, _) = pair();
+        initiator.send(ms(499), &fence).unwrap();
         assert_eq!(
             transmit(&mut initiator),
-            bytes_of(&[Frame::Heartbeat]),
-            "one heartbeat per interval"
+            bytes_of(std::slice::from_ref(&fence))
         );
-        target.handle_bytes(ms(501), &bytes_of(&[Frame::Heartbeat]));
-        assert_eq!(
-            events(&mut target, ms(501)),
-            [Event::Frame(Frame::Heartbeat)]
+        for _ in 0..2 {
+            initiator.send(ms(500), &fence).unwrap();
+        }
+        let said = bytes_of(&[fence.clone(), Frame::Heartbeat, fence]);
+        assert_eq!(transmit(&mut initiator), said);
+        assert_eq!(initiator.poll_timeout(), Some(ms(2000)));
+    }
+
+    #[test]
+    fn both_send_heartbeats_to_a_peer_that_does_not_answer_them() {
+        let mut target = Connection::inbound(ms(0), CONFIG);
+        let old = Greeting {
+            features: FEATURES & !ANSWERED,
+            ..Greeting::ours(Purpose::Control)
+        };
+        target.handle_bytes(
+            ms(0),
+            &[&old.encode()[..], &bytes_of(&[hello_frame()])].concat(),
         );
-        initiator.handle_timeout(ms(1500));
-        let silence_max = Duration::from_millis(1500);
-        let silent = Event::Ended(Ended::Silent { silence_max });
-        assert_eq!(events(&mut initiator, ms(1500)), [silent]);
+        events(&mut target, ms(0));
+        target.welcome(ms(0), welcome());
+        transmit(&mut target);
+        target.ask(ms(1));
+        assert_eq!(target.poll_timeout(), Some(ms(500)), "it would not answer");
+        target.handle_timeout(ms(499));
+        assert!(target.poll_transmit().is_empty());
+        target.handle_timeout(ms(500));
+        target.handle_timeout(ms(500));
+        let beat = bytes_of(&[Frame::Heartbeat]);
+        assert_eq!(transmit(&mut target), beat, "one heartbeat per interval");
+        target.handle_bytes(ms(501), &beat);
+        let told = events(&mut target, ms(501));
+        assert_eq!(told, [Event::Frame(Frame::Heartbeat)]);
+        assert!(transmit(&mut target).is_empty());
         target.handle_timeout(ms(2000));
         assert!(target.is_open(), "heard of 1499 ms ago");
         target.handle_timeout(ms(2001));
         assert!(target.is_closed());
+        // And an answer that nobody offered to understand ends the connection.
+        let mut target = Connection::inbound(ms(0), CONFIG);
+        target.handle_bytes(
+            ms(0),
+            &[&old.encode()[..], &bytes_of(&[hello_frame()])].concat(),
+        );
+        events(&mut target, ms(0));
+        target.welcome(ms(0), welcome());
+        target.handle_bytes(ms(1), &bytes_of(&[Frame::Alive]));
+        let told = events(&mut target, ms(1));
+        let frame = "Alive";
+        assert!(
+            matches!(&told[..], [Event::Ended(Ended::Unexpected { frame: got, .. })] if *got == frame),
+            "{told:?}"
+        );
     }
 
     #[test]
@@ -1579,10 +1657,10 @@ mod tests {
             body: vec![0; 60_000],
         };
         for _ in 0..4 {
-            initiator.send(&call).unwrap();
+            initiator.send(ms(1), &call).unwrap();
             assert_eq!(events(&mut initiator, ms(1)), []);
         }
-        initiator.send(&call).unwrap();
+        initiator.send(ms(1), &call).unwrap();
         let told = events(&mut initiator, ms(1));
         assert!(
             matches!(&told[..], [Event::Ended(Ended::Overflow { .. })]),
@@ -1599,9 +1677,9 @@ mod tests {
             method: 1,
             body: vec![0; 60_000],
         };
-        initiator.send(&call).unwrap();
+        initiator.send(ms(1), &call).unwrap();
         for _ in 0..100 {
-            initiator.send(&call).unwrap();
+            initiator.send(ms(1), &call).unwrap();
             initiator.handle_transmitted(60_000);
             assert!(initiator.is_open() && initiator.out.capacity() <= 4 * OUT_BYTES_MAX);
         }

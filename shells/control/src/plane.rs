@@ -30,6 +30,7 @@ mod question;
 mod reactor;
 mod target;
 mod timers;
+mod watches;
 mod wires;
 
 #[cfg(test)]
@@ -116,8 +117,10 @@ pub struct PlaneConfig {
     pub clock: Clock,
     /// Shown to targets, and not checked: reserved. At most [`TOKEN_BYTES_MAX`].
     pub token: Vec<u8>,
-    /// How often a sign of life is sent on every connection. Not 0.
+    /// How often a peer is asked for a sign of life. Not 0.
     pub heartbeat: Duration,
+    /// The same while nothing is in flight with it, if that is longer.
+    pub idle_heartbeat: Duration,
     /// How long a peer may be silent on a connection before that counts as dead. More than `heartbeat`.
     pub silence_max: Duration,
     /// How long a connection may take to come through the handshake. Not 0.
@@ -140,7 +143,8 @@ pub struct PlaneConfig {
 }
 
 impl PlaneConfig {
-    /// A plane that does not listen, with the usual times: heartbeats every 500 ms, dead after 1.5 s,
+    /// A plane that does not listen, with the usual times: heartbeats every 500 ms, or every second while nothing is in
+    /// flight, dead after 1.5 s,
     /// a handshake within 1 s, sessions remembered for 10 s.
     pub fn new(
         name: impl Into<String>,
@@ -159,6 +163,7 @@ impl PlaneConfig {
             clock,
             token: Vec::new(),
             heartbeat: Duration::from_millis(500),
+            idle_heartbeat: Duration::from_secs(1),
             silence_max: Duration::from_millis(1500),
             handshake_max: Duration::from_secs(1),
             session_linger: Duration::from_secs(10),
@@ -296,6 +301,9 @@ pub trait Handler: Send + Sync {
 
     /// Initiator: how many bytes have gone to the peer and come from it, for it to know.
     fn moved_with(&self, peer: PeerId) -> Option<u64>;
+
+    /// Initiator: whether nothing is in flight with the peer.
+    fn is_idle(&self, peer: PeerId) -> bool;
 
     /// Initiator: the peer is about to end. May be told several times. [`Plane::disconnect`] it when nothing is under way
     /// with it any more.

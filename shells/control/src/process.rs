@@ -37,7 +37,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 /// A process, as it names itself to peers that may see it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Process {
     /// The kernel's random id of this boot.
     pub boot: u128,
@@ -87,8 +87,9 @@ impl fmt::Display for NoWatch {
 /// Threads that are watched. All but one of those that end together say so at once.
 const THREADS_MAX: usize = 3;
 
-/// What the names of an engine's threads begin with: they live as long as it does.
-const THREAD_NAME: &str = "polyrail-";
+/// What the names begin with of those threads that every engine has and that live as long as it does. The kernel keeps 15
+/// bytes of a name.
+const THREAD_NAMES: [&str; 2] = ["polyrail-contro", "polyrail-work-"];
 
 /// `PIDFD_THREAD`, which is `O_EXCL`: a descriptor of a thread, from Linux 6.9 on.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
@@ -109,6 +110,12 @@ impl Watch {
         std::iter::once(&self.end)
             .chain(&self.threads)
             .map(AsFd::as_fd)
+    }
+
+    /// Watches as many threads as it can in place of those that it watched; those.
+    pub(crate) fn choose_threads(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.threads = watch_threads(self.pid);
+        self.threads.iter().map(AsFd::as_fd)
     }
 
     /// Whether the process has ended, or never does anything again. Threads that have ended are watched no more.
@@ -132,7 +139,7 @@ fn watch_threads(pid: u32) -> Vec<OwnedFd> {
     let tasks = tasks.into_iter().flatten().flatten().take(LOOKED_AT_MAX);
     let ours = tasks.filter(|task| {
         let name = fs::read_to_string(task.path().join("comm"));
-        name.is_ok_and(|name| name.starts_with(THREAD_NAME))
+        name.is_ok_and(|name| THREAD_NAMES.iter().any(|start| name.starts_with(start)))
     });
     let numbers = ours.filter_map(|task| Pid::from_raw(task.file_name().to_str()?.parse().ok()?));
     let watches = numbers.filter_map(|number| pidfd_open(number, THREAD).ok());
@@ -154,8 +161,9 @@ impl Process {
         })
     }
 
-    /// A watch on the end of this process, for a peer that is connected from or at `address`. `own` is [`Self::own`].
-    pub(crate) fn watch(&self, own: Option<Self>, address: IpAddr) -> Result<Watch, NoWatch> {
+    /// Whether a peer that is connected from or at `address` can be this process, and is not this engine's own, which is
+    /// `own` as [`Self::own`] tells it.
+    pub(crate) fn check(&self, own: Option<Self>, address: IpAddr) -> Result<(), NoWatch> {
         let own = own.ok_or(NoWatch::Unknown)?;
         if *self == own {
             return Err(NoWatch::Ourselves);
@@ -170,6 +178,11 @@ impl Process {
         }
         // Only addresses of this host can be bound.
         UdpSocket::bind((address, 0)).map_err(|_| NoWatch::Remote(address))?;
+        Ok(())
+    }
+
+    /// A watch on the end of this process, if it was [checked](Self::check).
+    pub(crate) fn watch(&self) -> Result<Watch, NoWatch> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| NoWatch::NotThere(format!("{} is no pid", self.pid)))?;
         // First the descriptor, then the look: what it stands for has the number from then on, or is dead.
@@ -219,6 +232,11 @@ pub(crate) mod tests {
         )
     }
 
+    fn watch_at(process: Process, own: Option<Process>, address: IpAddr) -> Result<Watch, NoWatch> {
+        process.check(own, address)?;
+        process.watch()
+    }
+
     /// Waits until a watch says that its process has ended.
     fn has_ended(watch: &mut Watch, within: Duration) -> bool {
         let until = Instant::now() + within;
@@ -243,13 +261,13 @@ pub(crate) mod tests {
     #[test]
     fn the_end_of_a_process_is_seen() {
         let (mut child, process) = sleeper();
-        let mut watch = process.watch(Process::own(), HERE).unwrap();
+        let mut watch = watch_at(process, Process::own(), HERE).unwrap();
         assert!(!has_ended(&mut watch, Duration::ZERO));
         child.kill().unwrap();
         // Before it is reaped: a parent that does not wait must not hide it.
         assert!(has_ended(&mut watch, Duration::from_secs(20)));
         child.wait().unwrap();
-        let gone = process.watch(Process::own(), HERE).unwrap_err();
+        let gone = watch_at(process, Process::own(), HERE).unwrap_err();
         assert!(
             matches!(gone, NoWatch::System(_) | NoWatch::NotThere(_)),
             "{gone}"
@@ -313,11 +331,11 @@ pub(crate) mod tests {
             ),
         ];
         for (name, claim, address, part) in cases {
-            let error = claim.watch(Some(own), address).unwrap_err().to_string();
+            let error = watch_at(claim, Some(own), address).unwrap_err().to_string();
             assert!(error.contains(part), "{name}: {error}");
         }
-        assert!(process.watch(None, HERE).is_err(), "who are we?");
-        assert!(process.watch(Some(own), HERE).is_ok());
+        assert!(watch_at(process, None, HERE).is_err(), "who are we?");
+        assert!(watch_at(process, Some(own), HERE).is_ok());
         child.kill().unwrap();
         child.wait().unwrap();
     }

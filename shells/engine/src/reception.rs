@@ -156,6 +156,12 @@ impl Handler for Reception {
         Some(peers.get(peer)?.moved_bytes(&self.fabric.shared()))
     }
 
+    fn is_idle(&self, peer: PeerId) -> bool {
+        let peers = lock(&self.peers);
+        let shared = self.fabric.shared();
+        peers.get(peer).is_none_or(|peer| peer.is_idle(&shared))
+    }
+
     fn leaves(&self, peer: PeerId) {
         let _ = self.errands.send(Errand::Leaves(peer));
     }

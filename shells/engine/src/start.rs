@@ -279,6 +279,7 @@ impl Shell {
             rails,
             transports: self.transports.catalog.offers(&config.rails),
             heartbeat: config.health.heartbeat,
+            idle_heartbeat: config.idle_heartbeat(),
             silence_max: config.connection_silence(),
             sessions_max: config.control.sessions_max,
             connections_max: config.control.connections_max,

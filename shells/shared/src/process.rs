@@ -46,8 +46,12 @@ pub fn is_gone(pid: u32, is_it: impl FnOnce(u64) -> bool) -> bool {
 /// second for some gigabytes.
 ///
 /// In doubt it is not. A thread that had not been seen can only have been made by one that was not on its way out, so
-/// the threads are listed again after all of them were found to be.
+/// the threads are listed again after all of them were found to be. To list some hundreds takes a millisecond, so the first
+/// one is asked before.
 pub fn is_exiting(pid: u32) -> bool {
+    if !Stat::of(&pid.to_string()).is_ok_and(|first| first.exiting) {
+        return false;
+    }
     let threads = || -> io::Result<Vec<String>> {
         let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
         let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -51,8 +51,9 @@ pub(crate) fn join(chance: &mut Chance, session: [u8; 16]) -> Frame {
 
 /// Any frame, also of those that only targets say.
 pub(crate) fn frame(chance: &mut Chance) -> Frame {
-    match chance.below(18) {
+    match chance.below(19) {
         0 => Frame::Heartbeat,
+        18 => Frame::Alive,
         1 => Frame::Describe {
             question: chance.awkward(),
             name: name(chance),

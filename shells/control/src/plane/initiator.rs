@@ -10,11 +10,12 @@ use polyrail_transport::complain;
 
 use super::mailbox::Asker;
 use super::notification::Notification;
-use super::peer::{ConnectReply, First, Known, Link, Peer, Route};
+use super::peer::{ConnectReply, First, Link, Peer, Route};
 use super::question::{CALL_AGAIN_MAX, DESCRIBE_AGAIN_MAX, Question, send, send_by_turns};
 use super::reactor::Context;
 use super::timers::Timer;
-use super::wires::{Key, Watched, WireEvent, Wires};
+use super::watches::Watched;
+use super::wires::{Key, WireEvent, Wires};
 use super::{AskError, ConnectError, Party, Rails, SessionLoss};
 use crate::codec::{Frame, MOVED, NOTIFICATIONS, Refusal, SegmentDescriptor};
 use crate::connection::{Ended, Event, Welcome};
@@ -196,8 +197,7 @@ impl Initiator {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let understood = |known: &Known| known.features & NOTIFICATIONS != 0;
-        if peer.known.as_ref().is_some_and(understood) {
+        if peer.understands(NOTIFICATIONS) {
             for notification in notifications {
                 peer.outbox.push(notification);
             }
@@ -234,10 +234,9 @@ impl Initiator {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let understands = |known: &Known| known.features & MOVED != 0;
-        let is_news = peer.moved < bytes && peer.known.as_ref().is_some_and(understands);
-        if is_news {
+        if peer.moved_everywhere < bytes && peer.understands(MOVED) {
             peer.moved = bytes;
+            peer.moved_everywhere = bytes;
             // Whichever connection says goodbye first has said it.
             for key in peer.open() {
                 send(wires, key, &Frame::Moved { bytes });
@@ -303,9 +302,10 @@ impl Initiator {
         }
         // The connection that a session begins on is the one that gives both ends its secret.
         let incarnations = (ctx.incarnation, welcome.incarnation);
-        let secret = match peer.known {
-            Some(_) => Ok(None),
-            None => wires.secret(ctx, key, welcome.session, incarnations),
+        let is_first = peer.known.is_none();
+        let secret = match is_first {
+            false => Ok(None),
+            true => wires.secret(ctx, key, welcome.session, incarnations),
         };
         let Some(route) = peer.route_mut(key) else {
             return;
@@ -328,7 +328,10 @@ impl Initiator {
                 return;
             }
         }
-        wires.share_beats(&peer.open().collect::<Vec<_>>());
+        if is_first {
+            let at = wires.now() + wires.times().heartbeat;
+            wires.timers.set(Timer::Beat(id), Some(at));
+        }
         ctx.say_process(wires, key);
         ctx.handler.heard(id);
         self.handle_timeout(ctx, wires, id);
@@ -347,6 +350,13 @@ impl Initiator {
         };
         ctx.handler.heard(id);
         peer.handle_heard(wires.now(), key);
+        let interval = || match ctx.handler.is_idle(id) {
+            true => ctx.idle_heartbeat,
+            false => wires.times().heartbeat,
+        };
+        if let Some(next) = peer.next_beat(interval) {
+            wires.timers.set(Timer::Beat(id), Some(next));
+        }
         match frame {
             Frame::Description { question, segment } => peer.handle_description(question, segment),
             Frame::DescriptionAt {
@@ -372,7 +382,7 @@ impl Initiator {
                     .fenced(id, LaneId(lane), Epoch(epoch), delivered);
             }
             Frame::Process(process) if peer.process.is_none() => {
-                let watch = wires.watch(key, &process, ctx.process, Watched::Peer(id));
+                let watch = wires.watch(key, process, ctx.process, Watched::Peer(id));
                 peer.process = Some((process, watch));
                 return;
             }
@@ -391,9 +401,13 @@ impl Initiator {
             Frame::Stage(message) => return ctx.handler.staged(Party::Peer(id), message),
             Frame::Leaving => return ctx.handler.leaves(id),
             // It comes now and then.
-            Frame::Heartbeat => {
-                if let Some(bytes) = ctx.handler.moved_with(id) {
-                    self.say_moved(wires, id, bytes);
+            Frame::Heartbeat | Frame::Alive => {
+                if let Some(bytes) = ctx.handler.moved_with(id)
+                    && peer.moved < bytes
+                    && peer.understands(MOVED)
+                {
+                    peer.moved = bytes;
+                    send(wires, key, &Frame::Moved { bytes });
                 }
                 return;
             }
@@ -471,7 +485,6 @@ impl Initiator {
             return self.give_up(wires, id, first, error);
         }
         peer.lose(wires.now(), key);
-        wires.share_beats(&peer.open().collect::<Vec<_>>());
         match was_up {
             true => complain!("control: connection of {ends} is gone: {why}"),
             // It is tried again for ever, and in vain until somebody sets it right.
@@ -522,6 +535,14 @@ impl Initiator {
         self.rearm(wires, id);
     }
 
+    /// The next heartbeat to a peer is due.
+    pub(super) fn beat(&mut self, wires: &mut Wires, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            let again = peer.beat(wires);
+            wires.timers.set(Timer::Beat(id), Some(again));
+        }
+    }
+
     fn rearm(&self, wires: &mut Wires, id: PeerId) {
         let at = self.peers.get(&id).and_then(Peer::poll_timeout);
         wires.timers.set(Timer::Peer(id), at);
@@ -530,9 +551,10 @@ impl Initiator {
     /// Takes a peer away and leaves its connections in good order.
     fn remove(&mut self, wires: &mut Wires, id: PeerId) -> Option<Peer> {
         wires.timers.set(Timer::Peer(id), None);
+        wires.timers.set(Timer::Beat(id), None);
         let peer = self.peers.remove(&id)?;
         if let Some((_, Some(watch))) = peer.process {
-            wires.unwatch(watch);
+            wires.unwatch(watch, Watched::Peer(id));
         }
         for route in &peer.routes {
             if let Link::Dialling(key) | Link::Up(key) = route.link {

@@ -29,6 +29,10 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// finds a link that is back sooner.
 const DIAL_MAX: Duration = Duration::from_millis(500);
 
+/// After this part of the time between heartbeats, or after two round trips, one that was not answered is taken for lost, and
+/// all connections are asked.
+const UNANSWERED_PART: u64 = 4;
+
 /// Stands for an address that is not known.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -83,11 +87,15 @@ pub(super) struct Peer {
     pub(super) routes: Vec<Route>,
     /// The last number given to a question and to a call.
     pub(super) questions: u64,
+    /// When a heartbeat last went out, and whether anything has come since.
+    beaten_at: Instant,
+    is_answered: bool,
     /// Counts what was said about staging slots.
     pub(super) stage_turn: usize,
     pub(super) calls: u64,
-    /// Bytes that were moved with it, as it was told last.
+    /// Bytes that were moved with it, as it was told last, and as it was told last over every connection.
     pub(super) moved: u64,
+    pub(super) moved_everywhere: u64,
     pub(super) describing: Vec<Question<Option<SegmentDescriptor>>>,
     pub(super) seeing: Vec<Question<Option<PathView>>>,
     /// Only the first is out; the others wait for their turn.
@@ -103,9 +111,12 @@ impl Peer {
             process: None,
             routes: vec![route],
             questions: 0,
+            beaten_at: Instant::ZERO,
+            is_answered: true,
             stage_turn: 0,
             calls: 0,
             moved: 0,
+            moved_everywhere: 0,
             describing: Vec::new(),
             seeing: Vec::new(),
             calling: VecDeque::new(),
@@ -115,6 +126,12 @@ impl Peer {
 
     pub(super) fn name(&self) -> Option<String> {
         self.known.as_ref().map(|known| known.name.clone())
+    }
+
+    /// Whether it is known and has a feature.
+    pub(super) fn understands(&self, feature: u64) -> bool {
+        let known = self.known.as_ref();
+        known.is_some_and(|known| known.features & feature != 0)
     }
 
     /// Both ends, by the first route.
@@ -313,6 +330,35 @@ impl Peer {
             route.heard_at = now;
             route.doubted = false;
         }
+    }
+
+    /// Asks for a sign of life: on the connection that has been quiet for longest; on all of them, if nothing has come on any
+    /// since the last time. When to ask again, if nothing comes until then.
+    pub(super) fn beat(&mut self, wires: &mut Wires) -> Instant {
+        let (now, times) = (wires.now(), wires.times());
+        let mut open = self.open_by_trust();
+        self.beaten_at = now;
+        if std::mem::replace(&mut self.is_answered, false) {
+            open.retain(|key| !wires.is_asking(*key));
+            let mut patience = times.heartbeat.divided_by(UNANSWERED_PART);
+            if let Some(key) = open.last() {
+                wires.ask(*key, now + times.silence_max);
+                patience = patience.max(wires.round_trip(*key).times(2));
+            }
+            return now + patience;
+        }
+        let heard_at = self.routes.iter().map(|route| route.heard_at).max();
+        // As long as it may be silent in all, and never so short that it could not answer.
+        let by = heard_at.map_or(now, |heard_at| heard_at + times.silence_max);
+        let by = by.max(now + times.silence_max.divided_by(2));
+        open.iter().for_each(|key| wires.ask(*key, by));
+        now + times.heartbeat
+    }
+
+    /// Something has come. When to ask for the next sign of life, if it is the first since the last question.
+    pub(super) fn next_beat(&mut self, interval: impl FnOnce() -> Duration) -> Option<Instant> {
+        let was_answered = std::mem::replace(&mut self.is_answered, true);
+        (!was_answered).then(|| self.beaten_at + interval())
     }
 
     /// The open connections, those first that can be relied on most: a silent one costs every question that

@@ -17,7 +17,8 @@ use super::mailbox::{Command, Mailbox};
 use super::question::send;
 use super::target::{Limits, Target};
 use super::timers::Timer;
-use super::wires::{Key, Owner, Talk, Watched, WireEvent, Wires, Woken};
+use super::watches::Watched;
+use super::wires::{Key, Owner, Talk, WireEvent, Wires, Woken};
 use super::{AskError, Ends, Handler, Keyring, Party, PlaneConfig};
 use crate::codec::{Frame, RailFact, SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
@@ -56,6 +57,8 @@ pub(super) struct Context {
     pub(super) lanes_denied: Arc<AtomicU64>,
     pub(super) handler: Arc<dyn Handler>,
     pub(super) mailbox: Arc<Mailbox>,
+    /// Between heartbeats to a peer with which nothing is in flight.
+    pub(super) idle_heartbeat: Duration,
     /// It is about to end.
     pub(super) leaving: bool,
 }
@@ -175,6 +178,7 @@ impl Reactor {
             lanes_denied,
             handler,
             mailbox,
+            idle_heartbeat: config.idle_heartbeat.max(config.heartbeat).into(),
             leaving: false,
         };
         Ok(Self {
@@ -287,11 +291,12 @@ impl Reactor {
     /// A process that is watched may have ended.
     fn handle_exited(&mut self, watch: Key) {
         let (ctx, wires) = (&self.ctx, &mut self.wires);
-        match wires.exited(watch) {
-            Some(Watched::Peer(peer)) => self.initiator.handle_exited(ctx, wires, peer),
-            Some(Watched::Session(session)) => self.target.handle_exited(ctx, wires, session),
-            // Or it was let go of in this very round.
-            None => {}
+        // None, if it was let go of in this very round.
+        for whose in wires.exited(watch) {
+            match whose {
+                Watched::Peer(peer) => self.initiator.handle_exited(ctx, wires, peer),
+                Watched::Session(session) => self.target.handle_exited(ctx, wires, session),
+            }
         }
     }
 
@@ -344,7 +349,8 @@ impl Reactor {
         match timer {
             Timer::Wire(key) => wires.handle_timeout(key),
             Timer::Peer(peer) => self.initiator.handle_timeout(ctx, wires, peer),
-            Timer::Session(id) => self.target.handle_linger_over(ctx, wires, SessionId(id)),
+            Timer::Beat(peer) => self.initiator.beat(wires, peer),
+            Timer::Session(id) => self.target.handle_timeout(ctx, wires, SessionId(id)),
             Timer::Exited(watch) => self.handle_exited(watch),
             // The door has its own.
             Timer::Listeners => {}

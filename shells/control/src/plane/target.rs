@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use polyrail_core::stage::StageMessage;
-use polyrail_core::time::Duration;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
@@ -17,7 +17,8 @@ use super::mailbox::{Command, Mailbox, Pending};
 use super::question::{send, send_by_turns};
 use super::reactor::Context;
 use super::timers::Timer;
-use super::wires::{Key, Watched, Wires};
+use super::watches::Watched;
+use super::wires::{Key, Wires};
 use super::{Guest, Notifier, Party, SessionEnd};
 use crate::codec::{
     Frame, LEAVING, NAME_BYTES_MAX, NODES, PATH_RAILS_MAX, RAILS, Refusal, SegmentDescriptor,
@@ -55,6 +56,8 @@ struct Session {
     secret: Option<SessionSecret>,
     /// Its open connections.
     connections: BTreeSet<Key>,
+    /// When something last came on any of them.
+    heard_at: Instant,
     /// Fences that the engine works on, with the connections that wait for the answer.
     fences: HashMap<(LaneId, Epoch), BTreeSet<Key>>,
     call: Call,
@@ -228,6 +231,7 @@ impl Target {
             domain,
             secret: secret.clone(),
             connections: BTreeSet::from([key]),
+            heard_at: wires.now(),
             fences: HashMap::new(),
             call: Call::None,
             process_said: false,
@@ -326,7 +330,7 @@ impl Target {
 
     fn admit(&mut self, ctx: &Context, wires: &mut Wires, key: Key, session: SessionId) {
         self.members.insert(key, session);
-        wires.timers.set(Timer::session(session), None);
+        self.watch_silence(wires, session);
         wires.welcome(
             key,
             Welcome {
@@ -343,7 +347,6 @@ impl Target {
         if ctx.leaving {
             say_leaving(wires, key);
         }
-        self.share_beats(wires, session);
     }
 
     /// Tells all who are in that this engine is about to end, over every connection: one may be of no use.
@@ -371,10 +374,12 @@ impl Target {
         }
     }
 
-    fn share_beats(&self, wires: &mut Wires, id: SessionId) {
-        if let Some(session) = self.sessions.get(&id) {
-            let open: Vec<_> = session.connections.iter().copied().collect();
-            wires.share_beats(&open);
+    /// Looks again when a session with connections has been silent for too long, from now on.
+    fn watch_silence(&mut self, wires: &mut Wires, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.heard_at = wires.now();
+            let at = session.silent_at(wires);
+            wires.timers.set(Timer::session(id), Some(at));
         }
     }
 
@@ -425,6 +430,7 @@ impl Target {
         if !std::mem::replace(&mut session.works, true) {
             self.spare.remove(&(Spare::Unproved, session.number));
         }
+        session.heard_at = wires.now();
         match frame {
             Frame::Describe { question, name } => {
                 let segment = (name.len() <= NAME_BYTES_MAX)
@@ -456,7 +462,7 @@ impl Target {
             }
             Frame::Process(process) if !session.process_said => {
                 session.process_said = true;
-                session.watch = wires.watch(key, &process, ctx.process, Watched::Session(id));
+                session.watch = wires.watch(key, process, ctx.process, Watched::Session(id));
                 if session.watch.is_some() {
                     log::debug!(
                         "control: {id:?}: the process of \"{}\" is watched",
@@ -486,7 +492,7 @@ impl Target {
             printable(&session.name)
         );
         if let Some(watch) = session.watch.take() {
-            wires.unwatch(watch);
+            wires.unwatch(watch, Watched::Session(id));
         }
         session.exited = true;
         if session.connections.is_empty() {
@@ -634,8 +640,6 @@ impl Target {
             ctx.name,
             printable(&session.name)
         );
-        let open: Vec<_> = session.connections.iter().copied().collect();
-        wires.share_beats(&open);
         if session.connections.is_empty() {
             if session.exited {
                 return self.end_session(ctx, wires, id, SessionEnd::Exited);
@@ -648,12 +652,15 @@ impl Target {
         }
     }
 
-    /// A session has had no connection, or none with a process behind it, for long enough.
-    pub(super) fn handle_linger_over(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
+    /// A session has had no connection, or none with a process behind it, for long enough; or it may be silent.
+    pub(super) fn handle_timeout(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
         let deserted = session.connections.is_empty();
+        if !deserted && !session.exited {
+            return session.look_for_silence(wires, id);
+        }
         if deserted && !session.exited {
             complain!(
                 "control: {id:?} had no connection for {:?}: it ends",
@@ -678,7 +685,7 @@ impl Target {
         self.spare.remove(&(Spare::Deserted, session.number));
         self.places.take(&session.place, 1);
         if let Some(watch) = session.watch {
-            wires.unwatch(watch);
+            wires.unwatch(watch, Watched::Session(id));
         }
         for key in session.connections {
             self.members.remove(&key);
@@ -691,6 +698,24 @@ impl Target {
 }
 
 impl Session {
+    /// Its initiator beats; who hears nothing for so long asks.
+    fn silent_at(&self, wires: &Wires) -> Instant {
+        self.heard_at + wires.times().silence_max.divided_by(2)
+    }
+
+    /// Asks for a sign of life on all connections, if nothing has come on any of them for too long.
+    fn look_for_silence(&self, wires: &mut Wires, id: SessionId) {
+        let now = wires.now();
+        let mut again = self.silent_at(wires);
+        if again <= now {
+            let silence_max = wires.times().silence_max;
+            again = now + silence_max.divided_by(2);
+            let by = again.max(self.heard_at + silence_max);
+            self.connections.iter().for_each(|key| wires.ask(*key, by));
+        }
+        wires.timers.set(Timer::session(id), Some(again));
+    }
+
     /// What a lane's ticket is answered with; `None`: it needs none.
     fn admit(&self, join: &Join) -> Result<Option<Proof>, Denied> {
         let entry = Entry {

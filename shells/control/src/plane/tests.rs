@@ -1,5 +1,6 @@
 //! The plane over real sockets on loopback.
 
+mod beats;
 mod keys;
 mod notifications;
 mod staging;
@@ -57,6 +58,8 @@ struct Recorder {
     /// Notifications that are still taken.
     room: Arc<AtomicUsize>,
     heard: Arc<AtomicUsize>,
+    /// Nothing is in flight with any peer.
+    idle: Arc<AtomicBool>,
     /// Sessions that have begun.
     began: Arc<AtomicUsize>,
     /// Bytes that were moved with the peer.
@@ -129,6 +132,9 @@ impl Handler for Recorder {
             bytes => Some(bytes),
         }
     }
+    fn is_idle(&self, _: PeerId) -> bool {
+        self.idle.load(Ordering::SeqCst)
+    }
     fn leaves(&self, peer: PeerId) {
         self.tell(Told::Leaves(peer));
     }
@@ -157,6 +163,7 @@ struct Engine {
     plane: Plane,
     told: Receiver<Told>,
     heard: Arc<AtomicUsize>,
+    idle: Arc<AtomicBool>,
     began: Arc<AtomicUsize>,
     moved: Arc<AtomicU64>,
     hold_fences: Arc<AtomicBool>,
@@ -178,6 +185,7 @@ impl Engine {
         change(&mut config);
         let (sender, told) = channel();
         let heard = Arc::default();
+        let idle = Arc::default();
         let began = Arc::default();
         let moved = Arc::default();
         let hold_fences = Arc::default();
@@ -189,6 +197,7 @@ impl Engine {
             retires: Arc::clone(&retires),
             room: Arc::clone(&room),
             heard: Arc::clone(&heard),
+            idle: Arc::clone(&idle),
             began: Arc::clone(&began),
             moved: Arc::clone(&moved),
         };
@@ -197,6 +206,7 @@ impl Engine {
             plane,
             told,
             heard,
+            idle,
             began,
             moved,
             hold_fences,
@@ -333,6 +343,8 @@ struct Switch {
     swallow: AtomicBool,
     stop: AtomicBool,
     accepted: AtomicUsize,
+    /// Bytes, both ways.
+    passed: AtomicUsize,
     streams: Mutex<Vec<TcpStream>>,
 }
 
@@ -352,6 +364,10 @@ impl Forwarder {
 
     fn accepted(&self) -> usize {
         self.switch.accepted.load(Ordering::SeqCst)
+    }
+
+    fn passed(&self) -> usize {
+        self.switch.passed.load(Ordering::SeqCst)
     }
 
     /// Ends all connections that there are, with a word.
@@ -394,6 +410,7 @@ impl Switch {
         let mut buffer = [0; 4096];
         while let Ok(bytes @ 1..) = from.read(&mut buffer) {
             let swallow = self.swallow.load(Ordering::SeqCst);
+            self.passed.fetch_add(bytes, Ordering::SeqCst);
             if !swallow && to.write_all(&buffer[..bytes]).is_err() {
                 break;
             }
@@ -447,6 +464,12 @@ fn join(session: SessionId) -> Frame {
         lane: LANE.0,
         epoch: EPOCH.0,
     }
+}
+
+fn frame_bytes(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    codec::encode(frame, &mut bytes).unwrap();
+    bytes
 }
 
 /// Connects two rails through forwarders and waits until both are open.
@@ -716,6 +739,7 @@ fn the_last_handle_that_is_dropped_says_goodbye() {
             retires: Arc::default(),
             room: Arc::default(),
             heard: Arc::default(),
+            idle: Arc::default(),
             moved: Arc::default(),
             began: Arc::default(),
         }),
@@ -1377,6 +1401,7 @@ fn configurations_that_cannot_work_are_refused() {
             retires: Arc::default(),
             room: Arc::default(),
             heard: Arc::default(),
+            idle: Arc::default(),
             moved: Arc::default(),
             began: Arc::default(),
         };
@@ -1449,10 +1474,8 @@ fn a_peer_that_says_nothing_of_its_process_is_watched_by_its_silence_only() {
     initiator.describe_works();
 }
 
-#[test]
-fn what_a_process_said_before_its_end_still_counts() {
-    let (mut child, process) = crate::process::tests::sleeper();
-    let target = Engine::target();
+/// An initiator's connection that has said which process it is, and was heard.
+fn initiator_in(process: Process, target: &Engine) -> TcpStream {
     let frames = [
         Frame::Hello {
             name: "alpha".into(),
@@ -1464,13 +1487,11 @@ fn what_a_process_said_before_its_end_still_counts() {
     ];
     let mut stream = say(target.listens[0], &greeted(Purpose::Control, &frames));
     // Its answer comes after the claim was seen.
-    let mut question = Vec::new();
     let describe = Frame::Describe {
         question: 1,
         name: "mem".into(),
     };
-    codec::encode(&describe, &mut question).unwrap();
-    stream.write_all(&question).unwrap();
+    stream.write_all(&frame_bytes(&describe)).unwrap();
     let mut decoder = Decoder::default();
     let mut bytes = [0; 4096];
     let mut greeted = false;
@@ -1485,6 +1506,28 @@ fn what_a_process_said_before_its_end_still_counts() {
             answered |= matches!(frame, Frame::Description { .. });
         }
     }
+    stream
+}
+
+#[test]
+fn each_engine_of_a_process_is_gone_when_it_ends_and_none_before() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::target();
+    let mut streams: Vec<_> = (0..3).map(|_| initiator_in(process, &target)).collect();
+    // One leaves, and the others are watched still.
+    streams[0].write_all(&frame_bytes(&Frame::Goodbye)).unwrap();
+    let left = target.told_ended().0;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let ended = [target.told_ended().0, target.told_ended().0];
+    assert!(ended[0] != ended[1] && !ended.contains(&left));
+}
+
+#[test]
+fn what_a_process_said_before_its_end_still_counts() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::target();
+    let mut stream = initiator_in(process, &target);
     // More than one turn of the control thread reads, and the process ends right after it.
     let mut calls = Vec::new();
     let body = vec![7; CALL_BYTES_MAX];

@@ -15,7 +15,9 @@ pub(super) enum Timer {
     Wire(Key),
     /// What is due with a peer: a connection to build, a question to send again.
     Peer(PeerId),
-    /// The end of a session's linger, by the bytes of its [`SessionId`].
+    /// The next heartbeat to a peer.
+    Beat(PeerId),
+    /// The end of a session's linger, or a look at whether it is silent, by the bytes of its [`SessionId`].
     Session([u8; 16]),
     /// Another look at a process that may have ended, by the watch on it.
     Exited(Key),

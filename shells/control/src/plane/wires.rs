@@ -23,9 +23,10 @@ use super::door::Arrival;
 use super::line::Line;
 use super::reactor::Context;
 use super::timers::{Timer, Timers};
+use super::watches::{FIRST_WATCH, Watched, Watches};
 use crate::codec::{CodecError, Frame, Refusal};
-use crate::connection::{Beats, Connection, ConnectionConfig, Event, Hello, Welcome};
-use crate::process::{Process, Watch};
+use crate::connection::{Connection, ConnectionConfig, Event, Hello, Welcome};
+use crate::process::Process;
 use crate::security::channel::Channel;
 
 /// Names a socket in this process; never used twice. An older socket has a smaller key.
@@ -34,17 +35,11 @@ pub(super) type Key = u64;
 /// Keys below this are not sockets of connections.
 const FIRST_KEY: Key = 1 << 32;
 
-/// Keys from this on are not sockets but watches on processes.
-const FIRST_WATCH: Key = 1 << 63;
-
 /// The key of the wake-up descriptor; listeners have those after it.
 const WAKE_KEY: Key = 0;
 
 /// What a connection may hold without being looked at.
 const HELD_UNSEEN: usize = 4096;
-
-/// Connections of a session that all beat as often as one alone does.
-const BEATING_MAX: usize = 4;
 
 /// Connections accepted per listener and wake-up.
 const ACCEPTS_MAX: usize = 64;
@@ -58,12 +53,6 @@ const READ_BYTES: usize = 16 * 1024;
 /// How long nothing is accepted after the system had no descriptor or memory for it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// After a thread of a watched process has ended, it is looked at again after this, then after twice as long,
-const EXITED_AGAIN_MIN: Duration = Duration::from_millis(1);
-
-/// and so on up to this.
-const EXITED_AGAIN_MAX: Duration = Duration::from_millis(64);
-
 /// Who made a connection, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
@@ -71,15 +60,6 @@ pub(super) enum Owner {
     Inbound,
     /// We, to reach this peer.
     Outbound(PeerId),
-}
-
-/// Whose process is watched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Watched {
-    /// That of a peer we have a session with.
-    Peer(PeerId),
-    /// That of an initiator, by its session.
-    Session(SessionId),
 }
 
 /// What happened on a wire.
@@ -108,13 +88,6 @@ pub(super) struct Talk {
     pub(super) times: ConnectionConfig,
     /// The cluster's key, if they are to be within TLS.
     pub(super) keyring: Keyring,
-}
-
-struct Watching {
-    watch: Watch,
-    whose: Watched,
-    /// When to look again, after a thread has ended and not yet all of them.
-    again: Duration,
 }
 
 struct Wire {
@@ -166,8 +139,7 @@ pub(super) struct Wires {
     talk: Talk,
     listeners: Vec<TcpListener>,
     wires: HashMap<Key, Wire>,
-    /// Processes whose end matters.
-    watches: HashMap<Key, Watching>,
+    watches: Watches,
     /// Inbound wires that have not been let in, or were refused.
     crowd: Crowd,
     /// Those of them whose handshake has to wait for its turn.
@@ -182,7 +154,6 @@ pub(super) struct Wires {
     dirty: BTreeSet<Key>,
     pub(super) timers: Timers,
     next_key: Key,
-    next_watch: Key,
     buffer: Box<[u8]>,
 }
 
@@ -206,7 +177,7 @@ impl Wires {
             talk,
             listeners,
             wires: HashMap::new(),
-            watches: HashMap::new(),
+            watches: Watches::new(),
             crowd: Crowd::new(crowd),
             line: Line::default(),
             members: 0,
@@ -216,7 +187,6 @@ impl Wires {
             dirty: BTreeSet::new(),
             timers: Timers::default(),
             next_key: FIRST_KEY,
-            next_watch: FIRST_WATCH,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
         })
     }
@@ -274,33 +244,14 @@ impl Wires {
     pub(super) fn watch(
         &mut self,
         key: Key,
-        process: &Process,
+        process: Process,
         own: Option<Process>,
         whose: Watched,
     ) -> Option<Key> {
         let remote = self.wires.get(&key)?.remote;
-        let watch = self.next_watch;
-        let watched = process
-            .watch(own, remote.ip().to_canonical())
-            .map_err(|why| why.to_string())
-            .and_then(|watched| {
-                for fd in watched.descriptors() {
-                    epoll::add(&self.epoll, fd, EventData::new_u64(watch), EventFlags::IN)
-                        .map_err(|error| error.to_string())?;
-                }
-                Ok(watched)
-            });
-        match watched {
-            Ok(watched) => {
-                self.next_watch += 1;
-                let watching = Watching {
-                    watch: watched,
-                    whose,
-                    again: EXITED_AGAIN_MIN,
-                };
-                self.watches.insert(watch, watching);
-                Some(watch)
-            }
+        let address = remote.ip().to_canonical();
+        match self.watches.add(&self.epoll, process, own, address, whose) {
+            Ok(watch) => Some(watch),
             Err(why) => {
                 let pid = process.pid;
                 log::debug!("control: process {pid} of {remote} is not watched: {why}");
@@ -309,33 +260,21 @@ impl Wires {
         }
     }
 
-    /// Whose process has ended, if that of a watch has. `None`: it has not, or does not matter to anybody any more.
-    pub(super) fn exited(&mut self, watch: Key) -> Option<Watched> {
+    /// Whose process has ended, if that of a watch has.
+    pub(super) fn exited(&mut self, watch: Key) -> Vec<Watched> {
         let now = self.now();
-        let watching = self.watches.get_mut(&watch)?;
-        if watching.watch.has_ended() {
-            return Some(watching.whose);
-        }
-        // Others may be about to. If not, a thread has merely ended, as threads do.
-        if watching.again <= EXITED_AGAIN_MAX {
-            self.timers
-                .set(Timer::Exited(watch), Some(now + watching.again));
-            watching.again = watching.again.times(2);
-        }
-        None
+        self.watches
+            .ended(&self.epoll, &mut self.timers, now, watch)
     }
 
-    /// Ends a watch.
-    pub(super) fn unwatch(&mut self, watch: Key) {
-        self.timers.set(Timer::Exited(watch), None);
-        // Closing takes it out of the epoll set.
-        self.watches.remove(&watch);
+    /// Ends a watch for one of those whose process it is.
+    pub(super) fn unwatch(&mut self, watch: Key, whose: Watched) {
+        self.watches.take(&mut self.timers, watch, whose);
     }
 
     /// Ends all watches.
     pub(super) fn unwatch_all(&mut self) {
-        let watches: Vec<_> = self.watches.keys().copied().collect();
-        watches.into_iter().for_each(|watch| self.unwatch(watch));
+        self.watches.clear(&mut self.timers);
     }
 
     /// Takes connections that wait at a listener.
@@ -779,8 +718,9 @@ impl Wires {
 
     /// Sends a frame, if the wire is open.
     pub(super) fn send(&mut self, key: Key, frame: &Frame) -> Result<(), CodecError> {
+        let now = self.now();
         match self.connection(key) {
-            Some(connection) => connection.send(frame),
+            Some(connection) => connection.send(now, frame),
             None => Ok(()),
         }
     }
@@ -901,50 +841,23 @@ impl Wires {
         wire.is_some_and(|wire| matches!(wire.stage, Stage::Talking(_)))
     }
 
-    /// Has the open connections of one session beat as often as there is need: of many each half as often, one half of
-    /// them between the others, so that as much is heard as of one alone.
-    pub(super) fn share_beats(&mut self, open: &[Key]) {
-        let now = self.now();
-        if open.len() <= BEATING_MAX {
-            for key in open {
-                self.set_beats(now, *key, Beats::Often);
-            }
-            return;
-        }
-        let of = |wires: &Self, beats| {
-            let is_so = |key: &&Key| wires.beats(**key) == Some(beats);
-            open.iter().filter(is_so).count()
-        };
-        let (mut even, mut odd) = (of(self, Beats::Even), of(self, Beats::Odd));
-        for key in open {
-            match self.beats(*key) {
-                Some(Beats::Often) => {}
-                Some(Beats::Even) if even > odd + 1 => even -= 1,
-                Some(Beats::Odd) if odd > even + 1 => odd -= 1,
-                _ => continue,
-            }
-            if even <= odd {
-                even += 1;
-                self.set_beats(now, *key, Beats::Even);
-            } else {
-                odd += 1;
-                self.set_beats(now, *key, Beats::Odd);
-            }
+    /// The times that connections live by.
+    pub(super) fn times(&self) -> ConnectionConfig {
+        self.talk.times
+    }
+
+    /// Asks the other end of a wire whether it is alive: without any sign of it until `by` the wire is gone.
+    pub(super) fn ask(&mut self, key: Key, by: Instant) {
+        if let Some(connection) = self.connection(key) {
+            connection.ask(by);
         }
     }
 
-    fn beats(&self, key: Key) -> Option<Beats> {
-        match &self.wires.get(&key)?.stage {
-            Stage::Talking(channel) => Some(channel.connection().beats()),
-            Stage::Dialling { .. } | Stage::Failed => None,
-        }
-    }
-
-    fn set_beats(&mut self, now: Instant, key: Key, beats: Beats) {
-        if self.beats(key).is_some_and(|before| before != beats)
-            && let Some(connection) = self.connection(key)
-        {
-            connection.set_beats(now, beats);
+    /// Whether the other end of a wire has been asked and nothing has come since.
+    pub(super) fn is_asking(&self, key: Key) -> bool {
+        match self.wires.get(&key).map(|wire| &wire.stage) {
+            Some(Stage::Talking(channel)) => channel.connection().is_asking(),
+            _ => false,
         }
     }
 

@@ -306,6 +306,14 @@ impl Config {
         self.spray.nominal_bandwidth_gbps == SprayConfig::default().nominal_bandwidth_gbps
     }
 
+    /// How often a peer is asked for a sign of life with which nothing is in flight: half as often as others, if one of them
+    /// may be lost and asked for again before the peer counts as silent.
+    pub(crate) fn idle_heartbeat(&self) -> Duration {
+        let often = self.health.heartbeat;
+        let in_time = self.health.peer_silence.saturating_sub(often / 4);
+        (often * 2).min(in_time)
+    }
+
     /// How long a control connection may be silent before it counts as dead.
     pub(crate) fn connection_silence(&self) -> Duration {
         self.health.heartbeat * HEARTBEATS_MISSED

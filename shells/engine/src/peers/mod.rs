@@ -95,6 +95,12 @@ impl Peer {
         self.rails.iter().map(bytes).sum()
     }
 
+    /// Whether nothing is in flight on its rails.
+    pub(crate) fn is_idle(&self, shared: &Shared<'_>) -> bool {
+        let bytes = |rail: &PeerRail| shared.view(rail.rail).map_or(0, |view| view.inflight_bytes);
+        self.rails.iter().all(|rail| bytes(rail) == 0)
+    }
+
     /// The rails as the control plane wants them, as far as they lead to the peer. Spares only where there are few. Where no
     /// rail is on the network, it keeps to the address that the peer was dialed at.
     pub(crate) fn ways(&self) -> Vec<(Option<IpAddr>, SocketAddr)> {

@@ -48,6 +48,10 @@ impl Handler for Lanes {
         None
     }
 
+    fn is_idle(&self, _: PeerId) -> bool {
+        true
+    }
+
     fn leaves(&self, _: PeerId) {}
 
     fn fence(&self, _: SessionId, _: LaneId, _: Epoch, _: FenceAnswer) {}
