@@ -28,7 +28,7 @@ pub(crate) struct Moves {
 struct End {
     id: SegmentId,
     owner: Arc<Shared>,
-    name: String,
+    name: Arc<str>,
     bytes: u64,
     offset: Numbers,
 }

@@ -20,7 +20,7 @@ use crate::words;
 pub(crate) struct What {
     pub(crate) op: Op,
     /// Those of its first request's segments: the local one, then the remote one.
-    pub(crate) names: [String; 2],
+    pub(crate) names: [Arc<str>; 2],
     /// Other requests move something else.
     pub(crate) and_others: bool,
 }

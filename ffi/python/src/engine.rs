@@ -29,8 +29,6 @@ pub(crate) struct Shared {
     pub(crate) engine: polyrail::Engine,
     /// How long a submission waits for room unless it says so itself.
     pub(crate) patience: Duration,
-    /// Which process made it.
-    process: u32,
     closed: AtomicBool,
     /// Names given to segments that have none.
     unnamed: AtomicU64,
@@ -51,7 +49,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// That this process made it: what a forked child holds is a copy.
     pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        match std::process::id() == self.process {
+        match self.engine.is_ours() {
             true => Ok(()),
             false => Err(error(
                 py,
@@ -111,7 +109,7 @@ impl Shared {
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Relaxed);
         py.detach(|| self.engine.shutdown());
-        if std::process::id() != self.process {
+        if !self.engine.is_ours() {
             return;
         }
         let mut keeps = std::mem::take(&mut *lock(&self.keeps));
@@ -183,7 +181,6 @@ impl Engine {
         let shared = Arc::new(Shared {
             engine,
             patience,
-            process: std::process::id(),
             closed: AtomicBool::new(false),
             unnamed: AtomicU64::new(0),
             keeps: Mutex::default(),

@@ -54,6 +54,10 @@ impl Numbers {
     /// What `name` is given as. `None`: nothing is.
     pub(crate) fn of(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let Some(value) = value else { return Ok(None) };
+        // Nearly all are, and to look for others takes longer.
+        if let Ok(number) = value.extract::<u64>() {
+            return Ok(Some(Self::One(number)));
+        }
         if let Ok(number) = value.extract::<i128>() {
             return whole(name, number).map(Self::One).map(Some);
         }

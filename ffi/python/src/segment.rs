@@ -19,7 +19,7 @@ use crate::words;
 pub(crate) struct Segment {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: SegmentId,
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) bytes: u64,
     /// Nothing may be read into it.
     pub(crate) readonly: bool,
@@ -31,7 +31,7 @@ impl Segment {
         Self {
             shared: shared.clone(),
             id,
-            name,
+            name: name.into(),
             bytes: shared.engine.segment_bytes(id).unwrap_or_default(),
             readonly,
             closed: AtomicBool::new(false),

@@ -124,9 +124,14 @@ impl Engine {
         self.inner.sessions.listening
     }
 
+    /// Whether this process made it. In a forked child it is a copy that can do nothing.
+    pub fn is_ours(&self) -> bool {
+        self.inner.is_ours()
+    }
+
     /// Lets peers in, where [`Hooks::lets_in_later`](crate::Hooks::lets_in_later) has kept them out.
     pub fn let_in(&self) {
-        if self.inner.is_ours() {
+        if self.is_ours() {
             for listener in lock(&self.inner.outside).drain(..) {
                 self.inner.sessions.plane.listen(listener);
             }
@@ -147,7 +152,7 @@ impl Engine {
     /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`], then their spares. Those of a
     /// lost peer stay until a new peer needs their place.
     pub fn rails(&self) -> Vec<RailStatus> {
-        if !self.inner.is_ours() {
+        if !self.is_ours() {
             return Vec::new();
         }
         let shared = self.inner.fabric.shared();

@@ -313,7 +313,8 @@ impl Scene {
     /// Brings it into that state.
     fn begin(&mut self, engine: &Engine, state: State) {
         let completes = |batch: Batch| {
-            assert_eq!(batch.wait(PATIENCE).unwrap().status, Status::Completed);
+            let status = batch.wait(PATIENCE).unwrap().status;
+            assert_eq!(status, Status::Completed, "{:?}", batch.report(0));
         };
         completes(engine.submit(&[self.request(Op::Read, 0, MIB)]).unwrap());
         if state == State::Idle {
