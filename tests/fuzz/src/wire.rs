@@ -73,7 +73,7 @@ impl Wire {
             None => self.say(&speech::encoded(frame)),
             Some(channel) => {
                 // One that is too large is not said.
-                let _ = channel.connection_mut().send(frame);
+                let _ = channel.connection_mut().send(time::Instant::ZERO, frame);
                 self.flush()
             }
         }
