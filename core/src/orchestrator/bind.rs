@@ -2,12 +2,12 @@
 //!
 //! [`Orchestrator::bind`] goes through the peers that may find room, `bind_peer` through the requests of one in the order
 //! of their [`line`](super::line), `bind_request` through the slices of one: first those to be sent again, then new ones. A
-//! slice goes to the rail that the policy chooses on the [`board`](super::board), and `place` puts it there.
+//! slice goes to the rail that the policy chooses of the [`open_rails`](super::open_rails), and `place` puts it there.
 
 use super::attempt::{Attempt, Load, Marks, Stage};
-use super::board::{View, Way};
 use super::lane::Phase;
 use super::line::{Held, Route};
+use super::open_rails::{View, Way};
 use super::path::Lead;
 use super::peer::Peer;
 use super::post::Run;
@@ -183,8 +183,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.promote(now, peer);
         let given = TURN_MAX.min(*budget);
         let mut turn = Turn { slices: given, out };
-        self.board.wipe();
-        self.board.now = now;
+        self.open_rails.wipe();
+        self.open_rails.now = now;
         let (mut held, mut some_stuck) = (Held::default(), false);
         let mut next = self.first_pending(peer, held);
         for _ in 0..self.tries_max() {
@@ -397,7 +397,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let mut some_copies = false;
         while turn.slices > 0 {
             if let Some(again) = self.next_again(request).filter(|_| !some_copies) {
-                self.board.wipe();
+                self.open_rails.wipe();
                 match self.bind_next(now, way, again) {
                     Bound::Yes => turn.slices -= 1,
                     Bound::NoRail => return Bound::NoRail,
@@ -471,18 +471,18 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some(mut need) = self.need(way, request, turn.slices) else {
             return Bound::NoRail;
         };
-        let usable = self.board.is_of(way, need.line) || self.survey(now, way, request, &need);
-        let lead = self.board.lead;
+        let usable = self.open_rails.is_of(way, need.line) || self.survey(now, way, request, &need);
+        let lead = self.open_rails.lead;
         if lead.is_some() {
             // Each slice is led anew.
             need.slices_max = 1;
         }
         let view = View::new(self.plans, self.lanes, self.shared, now);
-        let Some((index, slices)) = self.board.run(view, &need) else {
-            self.crowded |= self.board.is_crowded();
+        let Some((index, slices)) = self.open_rails.run(view, &need) else {
+            self.crowded |= self.open_rails.is_crowded();
             return if usable { Bound::Wait } else { Bound::NoRail };
         };
-        let Some((rail, window_bytes)) = self.board.window(index) else {
+        let Some((rail, window_bytes)) = self.open_rails.window(index) else {
             return Bound::Wait;
         };
         let placed = self.place(now, (rail, window_bytes), request, slices, turn.out);
@@ -496,7 +496,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             turn.slices
         );
         turn.slices -= slices.count;
-        let is_filled = self.board.take(now, index, slices, ahead_bytes);
+        let is_filled = self.open_rails.take(now, index, slices, ahead_bytes);
         if let Some(lane) = self.lanes.get_mut(rail.index()).filter(|_| is_filled) {
             lane.note_filled(slices.length);
         }
@@ -507,7 +507,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             self.led(way, &lead, rail, slices.length);
         }
         // Another look would show no more.
-        let is_full = lead.is_none() && self.board.spots.is_empty();
+        let is_full = lead.is_none() && self.open_rails.spots.is_empty();
         match is_full && slices.bytes() < need.rest_bytes {
             true => Bound::Wait,
             false => Bound::Yes,
@@ -532,17 +532,17 @@ impl<P: Chooser> Orchestrator<'_, P> {
         }
         let (wants, some_open) = match lead {
             Some(lead) => (Some(lead.wants), lead.some_open),
-            None if self.board.all_open() => return true,
-            None => (None, self.board.open > 0),
+            None if self.open_rails.all_open() => return true,
+            None => (None, self.open_rails.open > 0),
         };
-        let is_more = need.unbound_bytes > u64::from(need.slice_bytes) || self.board.is_busy();
-        self.board.asked_lanes = is_more;
+        let is_more = need.unbound_bytes > u64::from(need.slice_bytes) || self.open_rails.is_busy();
+        self.open_rails.asked_lanes = is_more;
         self.open_more(now, way, wants, some_open, is_more)
     }
 
     fn fill_board(&mut self, now: Instant, place: (Way, Line), lead: Option<Lead>, length: u32) {
         let view = View::new(self.plans, self.lanes, self.shared, now);
-        self.board.fill(view, place, lead, length);
+        self.open_rails.fill(view, place, lead, length);
     }
 
     /// What the next new slice of a request may do.
@@ -632,8 +632,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// now: they may have been slow when they were last used. Whether any was.
     fn probe_idle(&mut self, now: Instant, peer: PeerId) -> bool {
         let mut some_probed = false;
-        for index in 0..self.board.spots.len() {
-            let spot = self.board.spots.get(index);
+        for index in 0..self.open_rails.spots.len() {
+            let spot = self.open_rails.spots.get(index);
             let looked_at = spot.and_then(|spot| idle(now, spot, self.config.idle_look));
             if let Some((rail, bytes_max)) = looked_at {
                 some_probed |= self.probe_rate(now, peer, rail, bytes_max);

@@ -2,7 +2,7 @@
 //! another.
 
 use super::bind::idle;
-use super::board::Way;
+use super::open_rails::Way;
 use super::{Chooser, Event, Orchestrator, Reason};
 use crate::failover::{Decision, Failover};
 use crate::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, Plan, PlanRail, of_rails};

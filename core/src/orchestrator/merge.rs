@@ -8,7 +8,7 @@
 //! Source: MORI-IO SQ flow control rework (ROCm/mori#305), for merging neighbours; it merges within one call, and
 //! names with ends of their own are ours.
 
-use super::board::Way;
+use super::open_rails::Way;
 use super::request::{Ending, RequestRow, Told};
 use super::{Chooser, Orchestrator};
 use crate::failover::Failover;

@@ -1,7 +1,7 @@
 //! One worker's engine: requests in, works out, facts in, reports out.
 //!
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
-//! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `denied` ends what far memory is not given to any more, `post` hands them
+//! that wants it; `open_rails` is how they stand meanwhile, `cut` what happens to slices that are too long), `denied` ends what far memory is not given to any more, `post` hands them
 //! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `load` is what people are told of lanes, `fence` proves that nothing moves any more, `handover` gives requests to the caller that no lane is to carry, `flight` is what is on a lane, `attempt`
 //! follows one posting of one slice, `attempts` has rows for them, `sequence` is the order of a lane's works, `settings` what the policy says of single transports, `request` counts
 //! until a report can be given, `ignored` what was handed in for nothing, `line`
@@ -14,7 +14,6 @@ mod attempt;
 mod attempts;
 mod audit;
 mod bind;
-mod board;
 mod cut;
 mod denied;
 mod failover;
@@ -26,6 +25,7 @@ mod lane;
 mod line;
 mod load;
 mod merge;
+mod open_rails;
 mod path;
 mod peer;
 mod post;
@@ -55,9 +55,9 @@ use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Priority, Scope, S
 
 use attempt::Attempt;
 use attempts::Attempts;
-use board::Board;
 use denied::Denials;
 use lane::Lane;
+use open_rails::OpenRails;
 use peer::Peer;
 use request::{Ending, RequestRow};
 
@@ -561,7 +561,7 @@ pub struct Orchestrator<'a, P = Spray> {
     /// Where this worker stood among those who wait for room when it last began to bind; for what is not urgent.
     line: Line,
     /// How rails stand while slices are bound.
-    board: Board,
+    open_rails: OpenRails,
     /// Some of those that wait do so for room on a device that others have filled.
     crowded: bool,
     /// Something happened since the last binding that may let a slice go.
@@ -625,7 +625,7 @@ impl<'a, P: Chooser> Orchestrator<'a, P> {
                 ignored: Ignored::NONE,
             },
             line: Line::ALONE,
-            board: Board::EMPTY,
+            open_rails: OpenRails::EMPTY,
             crowded: false,
             bindable: false,
             bindable_all: false,

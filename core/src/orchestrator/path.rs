@@ -6,7 +6,7 @@
 //! they can.
 
 use super::bind::Next;
-use super::board::Way;
+use super::open_rails::Way;
 use super::{Chooser, Orchestrator};
 use crate::path::class::{ClassSet, RailClass};
 use crate::path::share::Shares;

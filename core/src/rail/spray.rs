@@ -525,7 +525,7 @@ mod tests {
         }
     }
 
-    /// Which rail takes what is needed, and how much, as the board asks.
+    /// Which rail takes what is needed, and how much, as the open rails ask.
     fn chosen(rails: &[Seen], need: &Need) -> Option<(u16, Slices)> {
         let spots: Vec<Spot> = rails
             .iter()

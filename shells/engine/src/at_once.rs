@@ -44,7 +44,7 @@ impl Engine {
         if taken > most || has_terms {
             return None;
         }
-        let post = self.inner.crew.idle()?;
+        let post = self.inner.workers.idle()?;
         let known = self.inner.segments.known();
         let mut pairs = Pairs::of(&known);
         // Nothing moves if one of them may not.
@@ -354,7 +354,7 @@ mod tests {
         };
         pair.never_carries(&[small], &telling, "a notification");
         // Something else is with the worker.
-        let post = &pair.engine.inner.crew.posts[0];
+        let post = &pair.engine.inner.workers.posts[0];
         let room = post.room.take(&pair.engine.inner.clock, 1, PATIENCE, || {});
         pair.never_carries(&[small], &usual, "the worker has something to do");
         post.room.give_back(room.unwrap());

@@ -43,7 +43,7 @@ impl Engine {
 
     /// Carries out a peer's call.
     pub(crate) fn carry_out(&self, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
-        match &self.inner.errands.calls {
+        match &self.inner.tasks.calls {
             Some(calls) => calls.call(self, method, body),
             None => Err(format!(
                 "the program of engine \"{}\" takes no calls",

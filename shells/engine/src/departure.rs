@@ -69,7 +69,7 @@ impl Engine {
 
     fn undrained(&self) -> Undrained {
         let inner = &self.inner;
-        let posts = inner.crew.posts.iter().chain(inner.staging.post());
+        let posts = inner.workers.posts.iter().chain(inner.staging.post());
         let held =
             posts.map(|post| post.room.load().held as usize + post.hop_room.load().held as usize);
         Undrained {

@@ -94,9 +94,9 @@ impl Inner {
         }
         // Whoever is called by a thread of the engine would wait for itself, or for another one that waits so.
         if !is_called() {
-            self.crew.join();
+            self.workers.join();
             self.staging.join();
-            self.errands.join();
+            self.tasks.join();
             self.watch.join();
         }
     }
@@ -108,14 +108,14 @@ impl Inner {
         self.staging
             .stop(self.clock.now() + longest.into(), 2 * longest);
         let until = self.clock.now() + longest.into();
-        self.crew.close(until);
-        let mut afterwards = self.crew.end(&self.clock, until);
+        self.workers.close(until);
+        let mut afterwards = self.workers.end(&self.clock, until);
         self.retire_memory();
         // What nobody has ended is told now that memory is known to be free.
         let plane = &self.sessions.plane;
         let staging = self.staging.post();
-        let go_on = self.crew.goes_on();
-        for post in self.crew.posts.iter().chain(staging) {
+        let go_on = self.workers.goes_on();
+        for post in self.workers.posts.iter().chain(staging) {
             // Of one that is still in the program's code, all may have begun.
             if !post.is_closed() {
                 post.close(|_| Begun::All);
@@ -131,7 +131,7 @@ impl Inner {
         }
         plane.shutdown();
         self.mail.desk.inbox.close();
-        self.errands.stop();
+        self.tasks.stop();
         self.watch.stop();
         afterwards
     }

@@ -13,12 +13,10 @@ use polyrail_transport::clock::Clock;
 use serde::{Serialize, Serializer};
 
 use crate::config::Config;
-use crate::crew::Crew;
 use crate::delivery::Mail;
 use crate::descriptors;
 use crate::domains::Domains;
 use crate::ending::Ending;
-use crate::errand::Errands;
 use crate::fabric::Fabric;
 use crate::files::Files;
 use crate::fork::Owned;
@@ -33,8 +31,10 @@ use crate::segments::Segments;
 use crate::sessions::Sessions;
 use crate::staging::Staging;
 use crate::stats::{FenceStats, LimitUse, Stats, UnsettledStats};
+use crate::task::Tasks;
 use crate::transports::{Catalog, TransportStatus};
 use crate::watch::Watch;
+use crate::workers::Workers;
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
 ///
@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     pub(crate) staging: Staging,
     pub(crate) sessions: Sessions,
     pub(crate) plans: Plans,
-    pub(crate) crew: Crew,
+    pub(crate) workers: Workers,
     /// What is written on its way, if that is looked at.
     pub(crate) written: Option<Arc<Written>>,
     pub(crate) mail: Mail,
@@ -90,7 +90,7 @@ pub(crate) struct Inner {
     pub(crate) guests: Arc<Guests>,
     /// Where peers wait to be let in.
     pub(crate) outside: Mutex<Vec<TcpListener>>,
-    pub(crate) errands: Errands,
+    pub(crate) tasks: Tasks,
     pub(crate) watch: Watch,
     pub(crate) ending: Ending,
 }
@@ -185,7 +185,7 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let inner = &self.inner;
         let name = |transport| inner.transports.name(transport);
-        let posts = &inner.crew.posts;
+        let posts = &inner.workers.posts;
         let rail = |lane: &LaneLoad| lock(&inner.sessions.peers).rail_name(lane.rail).to_owned();
         let lanes = lanes::all(posts, inner.clock.now(), rail);
         // Each lock is let go before the next one is taken.
@@ -205,7 +205,7 @@ impl Engine {
             requests,
             unsettled,
             fences,
-            failovers: inner.crew.failovers.list(name),
+            failovers: inner.workers.failovers.list(name),
             devices,
             workers: posts.iter().map(|post| post.room.load()).collect(),
             lanes,

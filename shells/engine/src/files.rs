@@ -203,7 +203,7 @@ impl Engine {
             return Err(FileError::Full(inner.segments.limit()));
         };
         self.inner
-            .crew
+            .workers
             .tell(|| Command::AttachRemote(id.segment_ref(), region.clone()));
         Ok(id)
     }
@@ -214,7 +214,7 @@ impl Engine {
         self.retire_plans(plans);
         self.inner.files.remove(&file.descriptor.key);
         self.inner
-            .crew
+            .workers
             .tell(|| Command::DetachRemote(segment.segment_ref()));
         Ok(())
     }
@@ -274,11 +274,11 @@ impl Engine {
                     ..nowhere(*transport)
                 };
                 self.inner
-                    .crew
+                    .workers
                     .tell(|| Command::AttachRail(rail.rail, address()));
             }
         }
-        self.inner.crew.tell(|| Command::AttachDisk(peer));
+        self.inner.workers.tell(|| Command::AttachDisk(peer));
         lock(&inner.files.disks).push(disk.clone());
         Ok(disk)
     }

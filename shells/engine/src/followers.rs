@@ -64,7 +64,7 @@ impl Followers {
         !self.callbacks.is_empty() || self.wakers.iter().any(Option::is_some)
     }
 
-    /// Calls the program's code. No lock and no seat may be held: it may do anything.
+    /// Calls the program's code. No lock may be held: it may do anything.
     pub(crate) fn tell(self, report: BatchReport) {
         for waker in self.wakers.into_iter().flatten() {
             guard("a waker", || waker.wake());

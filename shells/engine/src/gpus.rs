@@ -205,7 +205,7 @@ impl Engine {
         let id = self.inner.segments.add_device(name, region, gpu.peer)?;
         self.attach_local(id);
         self.inner
-            .crew
+            .workers
             .tell(|| Command::AttachRemote(id.segment_ref(), far.clone()));
         Ok(id)
     }
@@ -239,7 +239,7 @@ impl Engine {
             let name = format!("\u{1}scratch-gpu{ordinal}");
             let id = inner.segments.add_device(&name, scratch, peer)?;
             self.inner
-                .crew
+                .workers
                 .tell(|| Command::AttachRemote(id.segment_ref(), far.clone()));
             Ok(id)
         })

@@ -15,7 +15,7 @@ use crate::stats::LaneStatus;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// This thread has a seat: what it asks for, only it could answer.
+    /// This thread holds a drive lock: what it asks for, only it could answer.
     static DRIVES: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -28,11 +28,11 @@
 //! - `segments` are memory and what is like it: `memory` of the program, `files` and `gpus` of this host, and those of
 //!   peers, by `opening`. `domains` says who may know of them.
 //!   `security` is the cluster's key.
-//! - `sessions` lead to `peers` and their rails, until they are `leaving`; `reception` answers what peers ask, `errand`
+//! - `sessions` lead to `peers` and their rails, until they are `leaving`; `reception` answers what peers ask, `task`
 //!   runs what may block. `transports` are the ways between memories.
-//! - A `request` has one of the `plans`, goes by `submit` to the `crew` of workers, and takes `room` with one;
+//! - A `request` has one of the `plans`, goes by `submit` to the `workers`, and takes `room` with one;
 //!   `intake` is what has not begun. `staging` carries what has to pass through slots in memory.
-//! - `worker` drives one `Orchestrator` of `polyrail-core` by its contract; `post` is how others reach it, `seat` who
+//! - `worker` drives one `Orchestrator` of `polyrail-core` by its contract; `post` is how others reach it, `drive_lock` who
 //!   drives it.
 //! - `stats` are what it has done and holds, `metrics` the same for a monitoring system.
 //! - `batch` is what is waited for; `followers` and `completion` tell of ends. `calls`, `delivery` and `notification`
@@ -48,15 +48,14 @@ mod batch;
 mod calls;
 mod completion;
 mod config;
-mod crew;
 mod delivery;
 mod departure;
 mod descriptors;
 mod domains;
+mod drive_lock;
 mod ending;
 mod endpoints;
 mod engine;
-mod errand;
 mod error;
 mod explain;
 mod fabric;
@@ -80,7 +79,6 @@ mod notification;
 mod once;
 mod opening;
 mod overlap;
-mod pace;
 mod paged;
 #[cfg(test)]
 mod pair;
@@ -97,20 +95,22 @@ mod reload;
 mod request;
 mod room;
 mod rows;
-mod seat;
 mod security;
 mod segments;
 mod sessions;
+mod spin;
 mod staging;
 mod start;
 mod stats;
 mod submit;
 mod sync;
+mod task;
 mod thread;
 mod transports;
 mod visible;
 mod watch;
 mod worker;
+mod workers;
 
 // Whatever an operation returns can be named.
 pub use polyrail_control::plane::{AskError, ConnectError, Ends};

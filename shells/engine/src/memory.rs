@@ -180,11 +180,11 @@ impl Engine {
         let is_free = local.region.revoke();
         self.retire_plans(plans);
         self.inner
-            .crew
+            .workers
             .tell(|| Command::DetachLocal(segment.segment_ref()));
         if local.region.device().is_some() {
             self.inner
-                .crew
+                .workers
                 .tell(|| Command::DetachRemote(segment.segment_ref()));
         }
         self.inner.segments.take_back(segment, local, is_free)
@@ -225,7 +225,7 @@ impl Engine {
     pub(crate) fn attach_local(&self, id: SegmentId) {
         if let Some(region) = self.region(id) {
             self.inner
-                .crew
+                .workers
                 .tell(|| Command::AttachLocal(id.segment_ref(), region.clone()));
         }
     }

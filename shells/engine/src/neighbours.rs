@@ -15,9 +15,9 @@ use polyrail_core::units::DeviceId;
 use polyrail_shared::host_now;
 use polyrail_shared::load::{self, COLUMNS, FOLDER, JoinError};
 
-use crate::errand::Errand;
 use crate::fabric::Fabric;
 use crate::lock::lock;
+use crate::task::Task;
 
 /// How long a look at the others is believed.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
@@ -29,7 +29,7 @@ const BURY_INTERVAL: Duration = Duration::from_secs(1);
 /// One engine's part in the load record of this host. Instants are of the engine's clock.
 pub(crate) struct Neighbours {
     config: DiffusionConfig,
-    errands: Sender<Errand>,
+    tasks: Sender<Task>,
     /// When to beat, in nanoseconds; the greatest number: nothing is in flight.
     beat_at: AtomicU64,
     state: Mutex<State>,
@@ -57,10 +57,7 @@ struct Known {
 
 impl Neighbours {
     /// Takes part in the host's record.
-    pub(crate) fn join(
-        config: DiffusionConfig,
-        errands: Sender<Errand>,
-    ) -> Result<Self, JoinError> {
+    pub(crate) fn join(config: DiffusionConfig, tasks: Sender<Task>) -> Result<Self, JoinError> {
         let state = State {
             part: Some(load::join(Path::new(FOLDER), config)?),
             devices: Vec::new(),
@@ -71,7 +68,7 @@ impl Neighbours {
         };
         Ok(Self {
             config,
-            errands,
+            tasks,
             beat_at: AtomicU64::new(u64::MAX),
             state: Mutex::new(state),
         })
@@ -117,7 +114,7 @@ impl Neighbours {
         if now >= *bury_at {
             *bury_at = now + BURY_INTERVAL;
             // It reads files. Whoever would do it may have ended.
-            let _ = self.errands.send(Errand::Bury);
+            let _ = self.tasks.send(Task::Bury);
         }
     }
 

@@ -84,7 +84,7 @@ impl Engine {
         if known != Some(peer.incarnation) {
             inner.segments.remove_remote(id);
             self.inner
-                .crew
+                .workers
                 .tell(|| Command::DetachRemote(id.segment_ref()));
             return Err(OpenError::PeerLost { peer: remote });
         }
@@ -140,7 +140,7 @@ impl Engine {
             Opened::Known(id) => Ok(id),
             Opened::New(id) => {
                 self.inner
-                    .crew
+                    .workers
                     .tell(|| Command::AttachRemote(id.segment_ref(), region.clone()));
                 Ok(id)
             }
@@ -184,7 +184,7 @@ impl Engine {
         self.retire_plans(plans);
         for segment in segments {
             self.inner
-                .crew
+                .workers
                 .tell(|| Command::DetachRemote(segment.segment_ref()));
         }
     }

@@ -139,7 +139,7 @@ impl Engine {
             inner.plans.carries_at_once.store(true, Relaxed);
         }
         self.inner
-            .crew
+            .workers
             .tell(|| Command::InstallPlan(id, Box::new(plan.clone())));
         Ok(id)
     }
@@ -184,14 +184,14 @@ impl Engine {
             let known = segments.known();
             if let Some(pair) = known.pair(ids) {
                 let plan = || Command::InstallPlan(pair.plan, Box::new(plan.clone()));
-                self.inner.crew.tell(plan);
+                self.inner.workers.tell(plan);
             }
         }
     }
 
     pub(crate) fn retire_plans(&self, plans: Vec<PlanId>) {
         for plan in &plans {
-            self.inner.crew.tell(|| Command::RetirePlan(*plan));
+            self.inner.workers.tell(|| Command::RetirePlan(*plan));
         }
         lock(&self.inner.plans.ids).free(plans);
     }

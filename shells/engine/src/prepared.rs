@@ -132,7 +132,7 @@ fn pairs(requests: &[Request], submissions: &[Submission]) -> Vec<Pair> {
 impl PreparedTransfer {
     /// Makes the batches that the first posts use.
     fn add_spares(&mut self, holds: Holds) {
-        let spares = (self.engine.inner.crew.posts.len() + SPARES_MORE).min(SPARES_MAX);
+        let spares = (self.engine.inner.workers.posts.len() + SPARES_MORE).min(SPARES_MAX);
         self.spares.reserve(SPARES_MAX);
         for _ in 0..spares {
             self.spares.push_back(Arc::new(Shared::spare(
@@ -185,7 +185,7 @@ impl PreparedTransfer {
                 return Err(error);
             }
         };
-        let post = engine.inner.crew.choose(submissions);
+        let post = engine.inner.workers.choose(submissions);
         let count = submissions.len();
         let make = |row, room, notification, due| {
             let mut batch = spare.take().unwrap_or_else(|| {

@@ -19,7 +19,6 @@ use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::config::PathConfig;
 use crate::domains::Domains;
-use crate::errand::{Errand, Waiting};
 use crate::fabric::Fabric;
 use crate::guests::Guests;
 use crate::lock::lock;
@@ -30,6 +29,7 @@ use crate::post::{Command, Post};
 use crate::segments::Segments;
 use crate::sessions::Said;
 use crate::staging::{StagerCell, Word};
+use crate::task::{Task, Waiting};
 use crate::transports::Transports;
 
 pub(crate) struct Reception {
@@ -37,7 +37,7 @@ pub(crate) struct Reception {
     pub(crate) domains: Arc<Domains>,
     pub(crate) transports: Arc<Transports>,
     pub(crate) posts: Vec<Arc<Post>>,
-    pub(crate) errands: Sender<Errand>,
+    pub(crate) tasks: Sender<Task>,
     /// Calls among them.
     pub(crate) calls: Waiting,
     pub(crate) inbox: Arc<Inbox>,
@@ -101,7 +101,7 @@ impl Handler for Reception {
             return answer(Err("too many calls wait to be carried out".into()));
         };
         // Dropped unanswered if the engine is ending; the caller has a timeout.
-        let _ = self.errands.send(Errand::Call {
+        let _ = self.tasks.send(Task::Call {
             method,
             body,
             answer,
@@ -163,13 +163,13 @@ impl Handler for Reception {
     }
 
     fn leaves(&self, peer: PeerId) {
-        let _ = self.errands.send(Errand::Leaves(peer));
+        let _ = self.tasks.send(Task::Leaves(peer));
     }
 
     fn has_rails(&self, peer: PeerId, rails: Rails) {
         // One that says much at once is looked at once.
         if lock(&self.said).insert(peer, rails).is_none() {
-            let _ = self.errands.send(Errand::Rails(peer));
+            let _ = self.tasks.send(Task::Rails(peer));
         }
     }
 
@@ -183,18 +183,18 @@ impl Handler for Reception {
         if let (Some(stager), Some(proof)) = (self.stager.get(), proof) {
             stager.say(Word::PeerGone(peer, Some(proof)));
         }
-        let errand = match why {
+        let task = match why {
             SessionLoss::Forgotten { .. } => {
                 self.tell_all(|| Command::PeerGone(peer, Proof::SessionEnded));
-                Errand::Reconnect { peer, incarnation }
+                Task::Reconnect { peer, incarnation }
             }
             SessionLoss::Exited { .. } => {
                 self.tell_all(|| Command::PeerGone(peer, Proof::ProcessGone));
-                Errand::Lost { peer, incarnation }
+                Task::Lost { peer, incarnation }
             }
             // No proof: what is in flight there ends by its fences, or without proof.
-            _ => Errand::Lost { peer, incarnation },
+            _ => Task::Lost { peer, incarnation },
         };
-        let _ = self.errands.send(errand);
+        let _ = self.tasks.send(task);
     }
 }

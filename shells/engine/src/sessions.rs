@@ -14,7 +14,6 @@ use polyrail_transport::complaint::Lines;
 use polyrail_transport::{complain, remark};
 
 use crate::engine::Engine;
-use crate::errand::Errand;
 use crate::error::OpenError;
 use crate::leaving::Leaving;
 use crate::lock::lock;
@@ -24,6 +23,7 @@ use crate::peers::{Numbers, Peer, PeerRail, Peers, PlanRoom, RailPair};
 use crate::post::Command;
 use crate::segments::{SegmentId, TakenOut};
 use crate::staging::Word;
+use crate::task::Task;
 
 /// How long a peer may take to let us in.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -142,7 +142,7 @@ impl Engine {
             inner.sessions.plane.disconnect(id);
             inner.segments.remove_remote(scratch);
             self.inner
-                .crew
+                .workers
                 .tell(|| Command::DetachRemote(scratch.segment_ref()));
         };
         // The peers are locked only now: whoever makes a plan holds the segments while it looks for the peer. Rails
@@ -227,7 +227,7 @@ impl Engine {
 
     /// Has it looked whether there are rails to a peer that are not used yet.
     pub(crate) fn look_at_rails(&self, id: PeerId) {
-        let _ = self.inner.errands.queue.send(Errand::Rails(id));
+        let _ = self.inner.tasks.queue.send(Task::Rails(id));
     }
 
     /// Makes rails of what a peer and this host have now and had not when they met. Those that are there stay as they are.
@@ -334,7 +334,7 @@ impl Engine {
 
     fn attach_rails(&self, peer: &Peer) {
         for rail in &peer.rails {
-            self.inner.crew.tell(|| {
+            self.inner.workers.tell(|| {
                 let address = rail.pair.address(peer.session, peer.secret.clone());
                 Command::AttachRail(rail.rail, address)
             });
@@ -499,7 +499,9 @@ impl Engine {
         let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
         let lost = Leaving::new(peer.numbers.clone(), segments, plans, &inner.plans.ids);
         let lost = Arc::new(lost);
-        self.inner.crew.tell(|| Command::ForgetPeer(lost.clone()));
+        self.inner
+            .workers
+            .tell(|| Command::ForgetPeer(lost.clone()));
         Some(peer)
     }
 
@@ -515,7 +517,7 @@ impl Engine {
             return Ok(false);
         };
         self.inner
-            .crew
+            .workers
             .tell(|| Command::PeerGone(peer.id, Proof::ProcessGone));
         if let Some(stager) = self.inner.staging.cell.get() {
             stager.say(Word::PeerGone(peer.id, Some(Proof::ProcessGone)));

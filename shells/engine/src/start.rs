@@ -21,13 +21,11 @@ use polyrail_uring::FileTable;
 
 use crate::calls::Calls;
 use crate::config::{Config, CoreConfig};
-use crate::crew::{Crew, WORKERS_MAX};
 use crate::delivery::Mail;
 use crate::descriptors;
 use crate::domains::Domains;
 use crate::ending::Ending;
 use crate::engine::{Engine, Inner};
-use crate::errand::{Errand, Errands, Waiting};
 use crate::error::EngineError;
 use crate::fabric::Fabric;
 use crate::files::Files;
@@ -46,9 +44,11 @@ use crate::segments::{SCRATCH_NAME, SegmentId, Segments};
 use crate::sessions::{Said, Sessions};
 use crate::staging::{EngineCell, StagerCell, Staging};
 use crate::stats::Failovers;
+use crate::task::{Task, Tasks, Waiting};
 use crate::transports::{Plugin, Transports};
 use crate::watch::Watch;
 use crate::worker::{self, Start};
+use crate::workers::{WORKERS_MAX, Workers};
 
 /// What a program can plug into an engine.
 #[derive(Clone, Default)]
@@ -122,7 +122,7 @@ impl Engine {
             &hooks.transports,
             hooks.faults.clone(),
         )?);
-        let (errands, errand_queue) = channel();
+        let (tasks, task_queue) = channel();
         let clock = Clock::start();
         let shell = Shell {
             posts: worker::posts(config.worker_count(), &config.send_queue, clock)
@@ -131,7 +131,7 @@ impl Engine {
             inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
             stager: Arc::default(),
             said: Arc::default(),
-            errands,
+            tasks,
             clock,
             transports,
             segments,
@@ -146,7 +146,7 @@ impl Engine {
             .core_transports(&shell.transports.catalog.names())
             .into();
         let recorder = start_recording(&config, &hooks, &cores, &settings)?;
-        let neighbours = join_neighbours(&config, &shell.errands);
+        let neighbours = join_neighbours(&config, &shell.tasks);
         let workers = shell.posts.len();
         let fabric = Fabric::new(
             workers,
@@ -173,7 +173,7 @@ impl Engine {
         let plane = shell.start_plane(&config, met, &hardware.machine, listening, key)?;
         let whole = Arc::new(EngineCell::new());
         let sessions = Sessions::new(plane, peers, address, shell.said.clone());
-        let crew = shell.start_crew(
+        let workers = shell.start_workers(
             &config,
             &hooks,
             &fabric,
@@ -200,20 +200,20 @@ impl Engine {
             staging: Staging::new(shell.stager),
             sessions,
             plans: Plans::new(scratch, limits.pairs),
-            crew,
+            workers,
             mail: Mail::new(desk, limits.peers),
             guests,
             outside: Mutex::new(outside),
-            errands: Errands::new(shell.errands, hooks.calls),
+            tasks: Tasks::new(shell.tasks, hooks.calls),
             watch: Watch::default(),
             ending: Ending::default(),
         });
         let engine = Self::whole(inner);
         let _ = whole.set(engine.downgrade());
         engine.attach_local(scratch);
-        let errands = &engine.inner.errands;
-        errands
-            .start(errand_queue, engine.downgrade())
+        let tasks = &engine.inner.tasks;
+        tasks
+            .start(task_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
         Ok(engine)
     }
@@ -228,7 +228,7 @@ struct Shell {
     posts: Vec<Arc<Post>>,
     stager: Arc<StagerCell>,
     said: Arc<Said>,
-    errands: Sender<Errand>,
+    tasks: Sender<Task>,
     inbox: Arc<Inbox>,
 }
 
@@ -254,7 +254,7 @@ impl Shell {
             domains: self.domains.clone(),
             transports: self.transports.clone(),
             posts: self.posts.clone(),
-            errands: self.errands.clone(),
+            tasks: self.tasks.clone(),
             calls: Waiting::default(),
             stager: self.stager.clone(),
             said: self.said.clone(),
@@ -291,7 +291,7 @@ impl Shell {
     }
 
     /// Starts the workers.
-    fn start_crew(
+    fn start_workers(
         &self,
         config: &Config,
         hooks: &Hooks,
@@ -299,7 +299,7 @@ impl Shell {
         sessions: &Sessions,
         whole: &Arc<EngineCell>,
         (cores, settings): (Vec<CoreConfig>, Arc<[CoreTransport]>),
-    ) -> Result<Crew, EngineError> {
+    ) -> Result<Workers, EngineError> {
         let failovers = Arc::new(Failovers::default());
         let hints = Hints::new(&config.path).map(Arc::new);
         let mut threads = Vec::new();
@@ -335,13 +335,13 @@ impl Shell {
             }
         }
         let posts = self.posts.clone();
-        Ok(Crew::new(posts, threads, failovers, &config.send_queue))
+        Ok(Workers::new(posts, threads, failovers, &config.send_queue))
     }
 }
 
 /// The other processes of this host, if they are to count. Without them the engine does its work all the same.
-fn join_neighbours(config: &Config, errands: &Sender<Errand>) -> Option<Neighbours> {
-    let joined = Neighbours::join(config.diffusion()?, errands.clone());
+fn join_neighbours(config: &Config, tasks: &Sender<Task>) -> Option<Neighbours> {
+    let joined = Neighbours::join(config.diffusion()?, tasks.clone());
     joined
         .inspect_err(|error| log::warn!("load is not shared with other processes: {error}"))
         .ok()

@@ -139,7 +139,7 @@ impl Engine {
         } = prepared;
         let post = match &stager {
             Some(stager) => &stager.post,
-            None => inner.crew.choose(&submissions),
+            None => inner.workers.choose(&submissions),
         };
         let count = submissions.len();
         // Taken only if there is a row for the batch; else they are let go.
@@ -177,7 +177,7 @@ impl Engine {
             prepared.held.release_all();
             return Err(SubmitError::Staging);
         }
-        let post = self.inner.crew.choose(&prepared.submissions);
+        let post = self.inner.workers.choose(&prepared.submissions);
         let mut held = Some(prepared.held);
         let sight = self.sight(request, None, terms);
         let make = |row, room, _, due| {
@@ -215,7 +215,7 @@ impl Engine {
         let room = whole.take(
             &inner.clock,
             width(requests),
-            self.inner.crew.patience(terms),
+            self.inner.workers.patience(terms),
             // What is under way has to go on while this thread sleeps.
             || post.look_after(),
         );

@@ -180,7 +180,9 @@ impl Engine {
                 }
             }
             has_come |= is_there;
-            self.inner.crew.tell(|| Command::Address(address, is_there));
+            self.inner
+                .workers
+                .tell(|| Command::Address(address, is_there));
         }
         Ok(has_come)
     }

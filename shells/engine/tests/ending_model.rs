@@ -1,13 +1,13 @@
-//! Every interleaving of a small model of an engine's end: a worker's thread, somebody who waits and takes the seat, a callback
-//! that ends the engine on whichever of them it runs, and the program that does so at the same time. The seat, and what is
+//! Every interleaving of a small model of an engine's end: a worker's thread, somebody who waits and takes the drive lock, a callback
+//! that ends the engine on whichever of them it runs, and the program that does so at the same time. The drive lock, and what is
 //! done once for all who ask, are the engine's own files; locks and atomics are loom's.
 
 #![allow(dead_code)] // of the engine's files, what the model does not use
 
+#[path = "../src/drive_lock.rs"]
+mod drive_lock;
 #[path = "../src/once.rs"]
 mod once;
-#[path = "../src/seat.rs"]
-mod seat;
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
@@ -67,8 +67,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering::*};
 use loom::thread;
 
+use drive_lock::{DriveLock, NotDriven};
 use once::Once;
-use seat::{NoSeat, Seat};
 use worker::Loop;
 
 /// Memory that a program has registered. Loom notices if two use it at the same time.
@@ -92,7 +92,7 @@ impl Memory {
 }
 
 struct Engine {
-    seat: Seat,
+    drive_lock: DriveLock,
     once: Once,
     told: AtomicBool,
     closed: AtomicBool,
@@ -102,7 +102,7 @@ struct Engine {
 impl Engine {
     fn new() -> Self {
         Self {
-            seat: Seat::default(),
+            drive_lock: DriveLock::default(),
             once: Once::default(),
             told: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -123,7 +123,7 @@ impl Engine {
         let tells = self.once.run(|| {
             self.told.store(true, Release);
             loop {
-                let ended = self.seat.drive(|driven| {
+                let ended = self.drive_lock.drive(|driven| {
                     driven.end();
                     std::mem::take(&mut driven.tells)
                 });
@@ -140,9 +140,9 @@ impl Engine {
         }
     }
 
-    /// Drives, and calls back once the seat is free. Whether there is more to come.
-    fn drive(&self) -> Result<(), NoSeat> {
-        let tells = self.seat.drive(|driven| {
+    /// Drives, and calls back once the drive lock is free. Whether there is more to come.
+    fn drive(&self) -> Result<(), NotDriven> {
+        let tells = self.drive_lock.drive(|driven| {
             driven.round();
             std::mem::take(&mut driven.tells)
         })?;
@@ -160,8 +160,8 @@ impl Engine {
             tells: false,
             rounds: 0,
         };
-        let published = self.seat.publish(&mut driven);
-        while self.drive() != Err(NoSeat::Gone) {
+        let published = self.drive_lock.publish(&mut driven);
+        while self.drive() != Err(NotDriven::Gone) {
             thread::yield_now();
         }
         drop(published);

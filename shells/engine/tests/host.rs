@@ -320,10 +320,10 @@ fn a_target_whose_control_thread_panics_is_silent() {
 }
 
 #[test]
-fn an_errand_that_panics_is_not_answered_and_the_next_one_is() {
+fn a_task_that_panics_is_not_answered_and_the_next_one_is() {
     let target = Target::start(MIB);
     let initiator = Initiator::new(&target.address, &[]);
-    initiator.call("polyrail-errand").unwrap();
+    initiator.call("polyrail-task").unwrap();
     let error = initiator.call("").unwrap_err();
     assert!(error.contains("unanswered"), "{error}");
     assert_eq!(initiator.call(""), Ok(vec![1]));

@@ -20,7 +20,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::board::{Board, Processor, Withdrawn};
-use crate::crew::Member;
+use crate::copy_threads::Member;
 use crate::far::Mappings;
 use crate::lane::{self, End, Lane, Locals, Peer};
 use crate::process::{OwnCookie, Process, is_hung_up};
@@ -57,7 +57,7 @@ pub(crate) struct ShmEndpoint {
     clock: Clock,
     cookie: Arc<OwnCookie>,
     mappings: Arc<Mappings>,
-    crew: Member,
+    copy_threads: Member,
     epoll: OwnedFd,
     locals: Locals,
     remotes: Numbered<SegmentRef, RemoteRegion>,
@@ -137,13 +137,13 @@ impl ShmEndpoint {
         clock: Clock,
         cookie: Arc<OwnCookie>,
         mappings: Arc<Mappings>,
-        crew: Member,
+        copy_threads: Member,
     ) -> io::Result<Self> {
         Ok(Self {
             clock,
             cookie,
             mappings,
-            crew,
+            copy_threads,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             locals: Locals::default(),
             remotes: Numbered::default(),
@@ -245,7 +245,7 @@ impl ShmEndpoint {
         if let State::Opening { asking, board, .. } =
             std::mem::replace(&mut slot.state, State::Over)
         {
-            let open = Lane::new(asking.socket, board, peer, self.crew.clone());
+            let open = Lane::new(asking.socket, board, peer, self.copy_threads.clone());
             slot.state = State::Open(Box::new(open));
             self.opening -= 1;
             let opened = LaneFact::Opened { limits: LIMITS };

@@ -14,7 +14,7 @@ use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::{RemoteRegion, Waits};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
-use crate::crew::{Made, Member};
+use crate::copy_threads::{Made, Member};
 use crate::far::{Far, Mappings, Memory, Private};
 use crate::group::{Group, SPANS_MAX};
 use crate::process::{OpenMemory, Process, is_hung_up};
@@ -178,7 +178,7 @@ impl Peer {
 pub(crate) struct Lane {
     pub(crate) socket: OwnedFd,
     board: Board,
-    crew: Member,
+    copy_threads: Member,
     /// The target's process, if its memory can be read.
     peer: Option<Peer>,
     far: Numbered<RegionKey, Far>,
@@ -204,11 +204,16 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(socket: OwnedFd, board: Board, peer: Option<Peer>, crew: Member) -> Self {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        board: Board,
+        peer: Option<Peer>,
+        copy_threads: Member,
+    ) -> Self {
         Self {
             socket,
             board,
-            crew,
+            copy_threads,
             peer,
             far: Numbered::default(),
             grants_free: Vec::new(),
@@ -523,7 +528,7 @@ impl Lane {
             }
         };
         let entered = region.enter();
-        let most = self.crew.reach(share);
+        let most = self.copy_threads.reach(share);
         let group = Group::of(spans, first, others, entered.as_ref(), (most, end))?;
         match (op, memory) {
             (Op::Write, Memory::Shared(mapping)) => {
@@ -694,7 +699,7 @@ impl Lane {
     unsafe fn make(&self, group: &Group<'_>, way: Way, share: u64) -> io::Result<Made> {
         // SAFETY: the caller's promise, and the group lives until this returns.
         unsafe {
-            self.crew
+            self.copy_threads
                 .make(&group.by(way), group.bytes, share, || usize::MAX)
         }
     }

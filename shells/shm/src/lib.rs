@@ -29,7 +29,7 @@
 //! a board has all of its pages for good before it is touched.
 
 mod board;
-mod crew;
+mod copy_threads;
 mod endpoint;
 mod far;
 mod group;

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 
-use crate::crew::Task;
+use crate::copy_threads::Task;
 use crate::mark::{Page, marks_of};
 use crate::sys::{Transfer, Way};
 use crate::wire::Cookie;

@@ -16,7 +16,7 @@ use polyrail_transport::ticket::{self, Denied, Nonce, Proof, SessionSecret, Tick
 use rustix::net::{Shutdown, shutdown};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled};
-use crate::crew::Member;
+use crate::copy_threads::Member;
 use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::server::Common;
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
@@ -266,7 +266,7 @@ pub(crate) struct Served {
     domain: TrustDomain,
     /// The initiator's, if it can be read.
     process: Option<Arc<Process>>,
-    crew: Member,
+    copy_threads: Member,
     grants: HashMap<u16, Arc<Grant>>,
     /// When the process was last seen, after something was pulled from it.
     seen: Option<Instant>,
@@ -288,14 +288,14 @@ impl Served {
         board: Arc<Board>,
         domain: TrustDomain,
         process: Option<Process>,
-        crew: Member,
+        copy_threads: Member,
     ) -> Self {
         Self {
             socket: Arc::new(socket),
             board,
             domain,
             process: process.map(Arc::new),
-            crew,
+            copy_threads,
             grants: HashMap::new(),
             seen: None,
             row: 0,
@@ -564,7 +564,10 @@ impl Served {
         let transfer = process.pull(offer.source, to);
         let spare = || common.spare_processors(self.board.awaited_at().is_some());
         // SAFETY: the region is entered.
-        match unsafe { self.crew.make(&transfer, length.into(), u64::MAX, spare) } {
+        match unsafe {
+            self.copy_threads
+                .make(&transfer, length.into(), u64::MAX, spare)
+        } {
             Ok(_) => Pulled::Done,
             Err(error) => {
                 log::warn!("shm: the kernel does not read the peer's memory: {error}");

@@ -30,7 +30,7 @@ use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, Sessi
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::crew::{Crew, Member};
+use crate::copy_threads::{CopyThreads, Member};
 use crate::endpoint::ShmEndpoint;
 use crate::far::Mappings;
 use crate::process::{OwnCookie, check_user};
@@ -74,7 +74,7 @@ pub struct ShmTransport {
 pub(crate) struct Common {
     pub(crate) regions: Arc<dyn RegionTable>,
     pub(crate) cookie: Arc<OwnCookie>,
-    crew: Arc<Crew>,
+    copy_threads: Arc<CopyThreads>,
     sessions: Mutex<Sessions>,
     /// Processors that this process may use.
     processors: usize,
@@ -223,7 +223,7 @@ impl ShmTransport {
         let common = Common {
             regions,
             cookie: Arc::new(OwnCookie::new()?),
-            crew: Arc::new(Crew::new(copiers)),
+            copy_threads: Arc::new(CopyThreads::new(copiers)),
             sessions: Mutex::default(),
             processors,
             threads: processors.min(THREADS_MAX),
@@ -340,8 +340,13 @@ impl Transport for ShmTransport {
             return Err(io::Error::new(error.kind(), error.to_string()));
         }
         let (cookie, mappings) = (self.common.cookie.clone(), self.mappings.clone());
-        let crew = self.common.crew.member();
-        Ok(Box::new(ShmEndpoint::new(clock, cookie, mappings, crew)?))
+        let copy_threads = self.common.copy_threads.member();
+        Ok(Box::new(ShmEndpoint::new(
+            clock,
+            cookie,
+            mappings,
+            copy_threads,
+        )?))
     }
 
     /// Its lanes come over sockets of its own.
@@ -407,7 +412,7 @@ enum Role {
 /// A service thread.
 struct Service {
     common: Arc<Common>,
-    crew: Member,
+    copy_threads: Member,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     role: Role,
@@ -445,7 +450,7 @@ impl Service {
             epoll::add(&epoll, listener, data, EventFlags::IN)?;
         }
         Ok(Self {
-            crew: common.crew.member(),
+            copy_threads: common.copy_threads.member(),
             common,
             epoll,
             wake,
@@ -711,7 +716,7 @@ impl Service {
             Some((name, board)) => Connection::Lane {
                 session: greeting.session,
                 lane: LaneId(name.lane),
-                served: Served::new(socket, board, domain, process, self.crew.clone()),
+                served: Served::new(socket, board, domain, process, self.copy_threads.clone()),
             },
         };
         self.connections.insert(token, connection);

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-use crate::crew::Task;
+use crate::copy_threads::Task;
 use crate::mark::Marks;
 use crate::wire::Cookie;
 

@@ -22,7 +22,7 @@ use polyrail_transport::{
 use quickcheck::{Arbitrary, Gen};
 
 use crate::board::{Board, Offer, Processor, Pulled};
-use crate::crew::CUT_BYTES_MIN;
+use crate::copy_threads::CUT_BYTES_MIN;
 use crate::lane::UNMARKED_BYTES_MAX;
 use crate::process::OwnCookie;
 use crate::reach::Asking;

@@ -17,41 +17,41 @@ pub(crate) struct SharedQueue {
     /// The place of its device.
     pub(crate) device: usize,
     taken: AtomicU32,
-    seats: u32,
+    lanes_max: u32,
 }
 
 /// A lane's room in a queue. Given back when it is dropped: not before all of the lane's completions were taken.
-pub(crate) struct Seat(Arc<SharedQueue>);
+pub(crate) struct QueueRoom(Arc<SharedQueue>);
 
 impl SharedQueue {
     pub(crate) fn new(device: &Device) -> io::Result<Arc<Self>> {
-        let seats = device.lanes_per_queue.max(1);
-        let depth = seats * (u32::from(device.limits.works_max) + 1);
+        let lanes_max = device.lanes_per_queue.max(1);
+        let depth = lanes_max * (u32::from(device.limits.works_max) + 1);
         Ok(Arc::new(Self {
             cq: Arc::new(Cq::new(&device.context, depth)?),
             device: device.number,
             taken: AtomicU32::new(0),
-            seats,
+            lanes_max,
         }))
     }
 
     /// Room for one more lane. Called by one thread only.
-    pub(crate) fn seat(self: &Arc<Self>) -> Option<Seat> {
-        if self.taken.load(Acquire) >= self.seats {
+    pub(crate) fn room(self: &Arc<Self>) -> Option<QueueRoom> {
+        if self.taken.load(Acquire) >= self.lanes_max {
             return None;
         }
         self.taken.fetch_add(1, AcqRel);
-        Some(Seat(self.clone()))
+        Some(QueueRoom(self.clone()))
     }
 }
 
-impl Seat {
+impl QueueRoom {
     pub(crate) fn queue(&self) -> &Arc<SharedQueue> {
         &self.0
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueueRoom {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, AcqRel);
     }
@@ -67,7 +67,7 @@ pub(crate) struct Queue {
     /// Works on it that are posted and not completed.
     pub(crate) posted: usize,
     /// Room of lanes that are over, kept until all of their completions have been taken.
-    leaving: Vec<Seat>,
+    leaving: Vec<QueueRoom>,
 }
 
 impl Queue {
@@ -81,9 +81,9 @@ impl Queue {
         }
     }
 
-    /// Whether it is the one that a seat is in.
-    pub(crate) fn is_of(&self, seat: &Seat) -> bool {
-        Arc::ptr_eq(&self.shared, seat.queue())
+    /// Whether it is the one that this room is in.
+    pub(crate) fn is_of(&self, room: &QueueRoom) -> bool {
+        Arc::ptr_eq(&self.shared, room.queue())
     }
 
     /// Whether no lane is on it, nor will be.
@@ -101,8 +101,8 @@ impl Queue {
     }
 
     /// Keeps a lane's room until what it left there has been taken.
-    pub(crate) fn leave(&mut self, seat: Seat) {
-        self.leaving.push(seat);
+    pub(crate) fn leave(&mut self, room: QueueRoom) {
+        self.leaving.push(room);
     }
 
     /// Whether there may be something to take, or to hear.

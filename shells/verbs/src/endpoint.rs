@@ -19,7 +19,7 @@ use polyrail_transport::{
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::cause::{cause, covers};
-use crate::completion::{Queue, Seat};
+use crate::completion::{Queue, QueueRoom};
 use crate::ffi::raw::Wc;
 use crate::lane::{Ends, Lane, Unready};
 use crate::list::List;
@@ -97,7 +97,7 @@ struct Ending {
     lane: LaneId,
     epoch: Epoch,
     /// Its room in its completion queue, until there is an answer of the device.
-    seat: Option<Seat>,
+    room: Option<QueueRoom>,
     /// Somebody waits for its end.
     awaited: bool,
     /// The device did not prove that it has ended. It may be known later.
@@ -160,7 +160,7 @@ impl VerbsEndpoint {
                 self.ending.push(Ending {
                     lane,
                     epoch,
-                    seat: Some(open.seat),
+                    room: Some(open.room),
                     awaited: false,
                     unproven: false,
                 });
@@ -181,7 +181,7 @@ impl VerbsEndpoint {
         else {
             return;
         };
-        let index = self.queues.iter().position(|queue| queue.is_of(&open.seat));
+        let index = self.queues.iter().position(|queue| queue.is_of(&open.room));
         let mut rest = std::mem::take(&mut self.rest);
         while index.is_some_and(|index| self.take(index, &mut rest) > 0) {}
         self.rest = rest;
@@ -241,7 +241,7 @@ impl VerbsEndpoint {
             return self.facts.push_back(report(lane, *epoch, broken));
         }
         self.asking = true;
-        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.room)) {
             queue.posted += 1;
         }
         self.posted += 1;
@@ -250,14 +250,14 @@ impl VerbsEndpoint {
     /// Its works are not waited for any more.
     fn uncount(&mut self, lane: Lane) -> Lane {
         self.posted -= lane.posted();
-        if let Some(queue) = self.queue_of(&lane.seat) {
+        if let Some(queue) = self.queue_of(&lane.room) {
             queue.posted -= lane.posted();
         }
         lane
     }
 
-    fn queue_of(&mut self, seat: &Seat) -> Option<&mut Queue> {
-        self.queues.iter_mut().find(|queue| queue.is_of(seat))
+    fn queue_of(&mut self, room: &QueueRoom) -> Option<&mut Queue> {
+        self.queues.iter_mut().find(|queue| queue.is_of(room))
     }
 
     /// A device has answered that it was to destroy a lane's queue pair.
@@ -268,7 +268,7 @@ impl VerbsEndpoint {
         };
         let ending = &mut self.ending[place];
         // Nothing more comes of it, or it is of a device that is of no use any more.
-        let seat = ending.seat.take();
+        let room = ending.room.take();
         if ending.awaited {
             self.facts.push_back(match is_proven {
                 true => fenced(lane, epoch),
@@ -279,11 +279,11 @@ impl VerbsEndpoint {
             true => drop(self.ending.swap_remove(place)),
             false => ending.unproven = true,
         }
-        if let Some(seat) = seat
-            && let Some(queue) = self.queue_of(&seat)
+        if let Some(room) = room
+            && let Some(queue) = self.queue_of(&room)
         {
             // Until what the lane left there has been taken.
-            queue.leave(seat);
+            queue.leave(room);
             self.tidies = true;
         }
     }
@@ -396,8 +396,8 @@ impl VerbsEndpoint {
         };
         self.serial_last = self.serial_last.wrapping_add(1);
         let serial = self.serial_last;
-        if !self.queues.iter().any(|queue| queue.is_of(&made.seat)) {
-            let shared = made.seat.queue().clone();
+        if !self.queues.iter().any(|queue| queue.is_of(&made.room)) {
+            let shared = made.room.queue().clone();
             let data = EventData::new_u64(0);
             if let Err(error) = epoll::add(&self.epoll, shared.cq.fd(), data, EventFlags::IN) {
                 log::error!("verbs: nobody is woken by a completion queue: epoll_ctl: {error}");
@@ -486,7 +486,7 @@ impl VerbsEndpoint {
         }
         let ended = before - open.posted();
         self.posted -= ended;
-        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.room)) {
             queue.posted -= ended;
         }
     }
@@ -696,7 +696,7 @@ impl Endpoint for VerbsEndpoint {
             self.locals.get(&work.local.segment)?.region()
         });
         let posted = open.post(list, cookies, stop);
-        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.room)) {
             queue.posted += posted.accepted;
         }
         self.posted += posted.accepted;

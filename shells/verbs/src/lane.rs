@@ -10,7 +10,7 @@ use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
 
-use crate::completion::Seat;
+use crate::completion::QueueRoom;
 use crate::device::Device;
 use crate::ffi::Qp;
 use crate::ffi::raw::Sge;
@@ -31,7 +31,7 @@ const PIECES_MAX: usize = 1024;
 /// An open lane.
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
-    pub(crate) seat: Seat,
+    pub(crate) room: QueueRoom,
     /// What its queue pair was made on.
     pub(crate) device: Arc<Device>,
     /// Tells its completions from those of queue pairs before it.
@@ -92,13 +92,13 @@ impl Lane {
     pub(crate) fn new(made: Made, serial: u32) -> Self {
         let Made {
             qp,
-            seat,
+            room,
             device,
             tally,
         } = made;
         Self {
             qp,
-            seat,
+            room,
             device,
             serial,
             posted: VecDeque::new(),

@@ -10,7 +10,7 @@ use polyrail_core::work::Cause;
 use polyrail_transport::memory::RegionKey;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::completion::Seat;
+use crate::completion::QueueRoom;
 use crate::device::Device;
 use crate::ffi::Qp;
 use crate::packets::Tally;
@@ -19,7 +19,7 @@ use crate::wire::Answer;
 /// A connected queue pair.
 pub(crate) struct Made {
     pub(crate) qp: Qp,
-    pub(crate) seat: Seat,
+    pub(crate) room: QueueRoom,
     /// What it was made on.
     pub(crate) device: Arc<Device>,
     pub(crate) tally: Tally,

@@ -15,7 +15,7 @@ use polyrail_transport::numbered::Numbered;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::NAME;
-use crate::completion::{Seat, SharedQueue};
+use crate::completion::{QueueRoom, SharedQueue};
 use crate::device::{Device, local_address};
 use crate::ffi::{Path, Qp};
 use crate::mailbox::{Made, Mailbox, Said};
@@ -59,9 +59,9 @@ struct Talking {
 
 enum Stage {
     /// The peer has not proved itself yet, if it has to, or not greeted.
-    Greeting(Path, Qp, Seat),
+    Greeting(Path, Qp, QueueRoom),
     /// It has, and its queue pair is awaited.
-    Joining(Path, Qp, Seat),
+    Joining(Path, Qp, QueueRoom),
     /// The worker has the queue pair.
     Open,
 }
@@ -106,11 +106,11 @@ impl Outbound {
     ) -> io::Result<()> {
         let local = local_address(address.local, address.remote)?;
         let (path, mut own) = self.device.way(local)?;
-        let seat = self.seat(lane.worker())?;
+        let room = self.room(lane.worker())?;
         // With room for an immediate behind all that core posts.
         let works = u32::from(self.device.limits.works_max) + 1;
         let device = &self.device;
-        let queue = &seat.queue().cq;
+        let queue = &room.queue().cq;
         let qp = device.queue_pair(&device.ours, queue, (works, 0), device.extras)?;
         qp.init(&path, false)?;
         own.queue_pair = qp.number();
@@ -129,22 +129,22 @@ impl Outbound {
             mailbox,
             own,
             writes: true,
-            stage: Stage::Greeting(path, qp, seat),
+            stage: Stage::Greeting(path, qp, room),
         };
         self.lanes.insert(token, talking);
         Ok(())
     }
 
     /// Room in a completion queue of a worker, which is made if there is none.
-    fn seat(&mut self, worker: u16) -> io::Result<Seat> {
+    fn room(&mut self, worker: u16) -> io::Result<QueueRoom> {
         let queues = self.queues.entry(worker).or_default();
-        if let Some(seat) = queues.iter().find_map(SharedQueue::seat) {
-            return Ok(seat);
+        if let Some(room) = queues.iter().find_map(SharedQueue::room) {
+            return Ok(room);
         }
         let queue = SharedQueue::new(&self.device)?;
         queues.push(queue.clone());
         queue
-            .seat()
+            .room()
             .ok_or_else(|| io::Error::other("a completion queue without room"))
     }
 
@@ -314,19 +314,19 @@ impl Talking {
             greeting.check_version().map_err(nonsense)?;
             self.talk.say(&Message::Side(self.own))?;
             self.stage = match std::mem::replace(&mut self.stage, Stage::Open) {
-                Stage::Greeting(path, qp, seat) => Stage::Joining(path, qp, seat),
+                Stage::Greeting(path, qp, room) => Stage::Joining(path, qp, room),
                 other => other,
             };
         }
         while let Some(message) = self.talk.hear()? {
             match (message, std::mem::replace(&mut self.stage, Stage::Open)) {
-                (Message::Side(peer), Stage::Joining(path, qp, seat)) => {
+                (Message::Side(peer), Stage::Joining(path, qp, room)) => {
                     self.join(device, &peer, &path, &qp)?;
                     let device = device.clone();
                     let mtu = self.own.mtu.min(peer.mtu);
                     let made = Box::new(Made {
                         qp,
-                        seat,
+                        room,
                         device,
                         tally: Tally::new(self.own.first_packet, mtu),
                     });

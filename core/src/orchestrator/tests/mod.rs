@@ -936,7 +936,7 @@ fn a_full_lane_that_never_says_it_is_writable_is_tried_again() {
 
 #[test]
 fn no_more_works_are_posted_than_a_lane_takes() {
-    // A read between two writes was bound without the board on which the second write then saw room.
+    // A read between two writes was bound without the open rails on which the second write then saw room.
     let mut world = World::new(Policy::Spray, 1);
     world.limits = [LaneLimits::new(2, 1 << 20); RAILS];
     world.submit(0, Op::Write, 1);

@@ -58,7 +58,7 @@ struct Chunk {
 
 /// A buffer, and the chunk that is in it.
 #[derive(Default)]
-struct Seat {
+struct Filled {
     chunk: Chunk,
     /// Of its bytes, once they are there.
     crc: u32,
@@ -89,33 +89,33 @@ impl Pipeline<'_> {
         progress: &mut Progress,
         done: &mut Done,
     ) -> Result<(), Failure> {
-        let mut seats: [Seat; CHUNKS as usize] = Default::default();
+        let mut filled: [Filled; CHUNKS as usize] = Default::default();
         // Standard input may end before.
         let mut last = count;
         let mut number = 0;
         while number < last + CHUNKS {
             if let Some(gone) = number.checked_sub(CHUNKS).filter(|gone| *gone < last) {
-                let seat = &mut seats[(gone % CHUNKS) as usize];
-                debug_assert_eq!(seat.chunk.number, gone);
-                self.wait(&self.to, Op::Write, seat.going.take())?;
-                let bytes = seat.chunk.bytes;
-                done.crc = crc32c::crc32c_combine(done.crc, seat.crc, bytes as usize);
+                let current = &mut filled[(gone % CHUNKS) as usize];
+                debug_assert_eq!(current.chunk.number, gone);
+                self.wait(&self.to, Op::Write, current.going.take())?;
+                let bytes = current.chunk.bytes;
+                done.crc = crc32c::crc32c_combine(done.crc, current.crc, bytes as usize);
                 done.bytes += bytes;
                 progress.add(bytes);
             }
             if number < last {
-                let seat = &mut seats[(number % CHUNKS) as usize];
-                *seat = self.begin(number, buffers)?;
-                if seat.chunk.bytes < CHUNK_BYTES {
-                    last = number + u64::from(seat.chunk.bytes > 0);
+                let current = &mut filled[(number % CHUNKS) as usize];
+                *current = self.begin(number, buffers)?;
+                if current.chunk.bytes < CHUNK_BYTES {
+                    last = number + u64::from(current.chunk.bytes > 0);
                 }
             }
             if let Some(there) = number.checked_sub(COMING).filter(|there| *there < last) {
-                let seat = &mut seats[(there % CHUNKS) as usize];
-                self.wait(self.origin(there), Op::Read, seat.coming.take())?;
-                let span = span(seat.chunk);
-                seat.crc = memory::checksum(&buffers.region, span, 0).map_err(own)?;
-                seat.going = self.pass_on(seat.chunk, seat.crc, buffers)?;
+                let current = &mut filled[(there % CHUNKS) as usize];
+                self.wait(self.origin(there), Op::Read, current.coming.take())?;
+                let span = span(current.chunk);
+                current.crc = memory::checksum(&buffers.region, span, 0).map_err(own)?;
+                current.going = self.pass_on(current.chunk, current.crc, buffers)?;
             }
             number += 1;
         }
@@ -143,7 +143,7 @@ impl Pipeline<'_> {
     }
 
     /// Begins to fill a chunk's buffer.
-    fn begin(&self, number: u64, buffers: &Buffers) -> Result<Seat, Failure> {
+    fn begin(&self, number: u64, buffers: &Buffers) -> Result<Filled, Failure> {
         let bytes = (self.bytes - number * CHUNK_BYTES).min(CHUNK_BYTES);
         let mut chunk = Chunk { number, bytes };
         let origin = self.origin(number);
@@ -154,10 +154,10 @@ impl Pipeline<'_> {
                 None
             }
         };
-        Ok(Seat {
+        Ok(Filled {
             chunk,
             coming,
-            ..Seat::default()
+            ..Filled::default()
         })
     }
 

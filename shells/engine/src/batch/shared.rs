@@ -418,7 +418,7 @@ impl Ended {
         self.followers.has_code()
     }
 
-    /// Calls the program's code. No lock and no seat may be held: it may do anything.
+    /// Calls the program's code. No lock may be held: it may do anything.
     pub(crate) fn tell(self) {
         self.followers.tell(self.report);
     }

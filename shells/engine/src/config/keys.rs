@@ -10,7 +10,7 @@ use polyrail_core::topology::RailMap;
 
 use super::field::{Field, Span};
 use super::{Config, DomainConfig, HealthMode, IsolationMode, TransportConfig};
-use crate::crew::WORKERS_MAX;
+use crate::workers::WORKERS_MAX;
 
 /// One key of a `T`.
 pub(super) struct Key<T: 'static> {

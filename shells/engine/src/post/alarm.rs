@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Somebody drives and is awake.
 pub(crate) const NOBODY: u8 = 0;
-/// The worker's thread sleeps, and the seat is free.
+/// The worker's thread sleeps, and the drive lock is free.
 pub(crate) const THREAD: u8 = 1;
 /// A waiter that drives sleeps.
 pub(crate) const WAITER: u8 = 2;
@@ -17,7 +17,7 @@ pub(crate) const WAITER: u8 = 2;
 /// Of one worker.
 pub(crate) struct Alarm {
     /// Who sleeps and has to be woken if something comes: one of [`NOBODY`], [`THREAD`], [`WAITER`]. Written by
-    /// whoever has the seat.
+    /// whoever has the drive lock.
     pub(crate) asleep: AtomicU8,
     /// The thread sleeps, and looks again before long by itself.
     pub(crate) leased: AtomicBool,

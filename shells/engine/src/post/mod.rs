@@ -31,9 +31,9 @@ use crate::afterwards::Afterwards;
 use crate::batch::{Ended, Shared as BatchShared};
 use crate::config::SendQueueConfig;
 use crate::delivery::Ticket;
+use crate::drive_lock::{DriveLock, NotDriven};
 use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
-use crate::seat::{NoSeat, Seat};
 use crate::stats::{Fences, Requests, Unsettled, UnsettledStats};
 use crate::worker::Loop;
 
@@ -50,7 +50,7 @@ pub(crate) const HOPS_MAX: usize = 64;
 pub(crate) const ROWS_MAX: usize = REQUESTS_MAX + HOPS_MAX;
 /// Batches that one worker can hold: as many as there can be with one request each.
 pub(crate) const BATCHES_MAX: usize = ROWS_MAX;
-/// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
+/// A waiter that finds its worker's thread at work asks for the drive lock for so long before it sleeps.
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
 /// How often it is looked whether somebody else has driven a worker to its end, and how long beyond its time.
 const END_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
@@ -77,7 +77,7 @@ pub(crate) struct Post {
     pub(crate) hop_room: Room,
     pub(crate) batches: Mutex<BatchRows>,
     commands: Commands,
-    pub(crate) seat: Seat,
+    pub(crate) drive_lock: DriveLock,
     pub(crate) alarm: Alarm,
     pub(crate) pulse: Arc<Pulse>,
     /// Of interest where there are several workers.
@@ -102,7 +102,7 @@ impl Post {
             hop_room: Room::new(HOPS_MAX as u16, &SendQueueConfig::default(), pulse.clone()),
             batches: Mutex::default(),
             commands: Commands::new(),
-            seat: Seat::default(),
+            drive_lock: DriveLock::default(),
             alarm: Alarm::new()?,
             pulse,
             backlog: Backlog::default(),
@@ -272,7 +272,7 @@ impl Post {
         // Its transports take time of their own to let go.
         let patience = until + END_MORE;
         loop {
-            let ended = self.seat.drive(|driven| {
+            let ended = self.drive_lock.drive(|driven| {
                 driven.end();
                 driven.take_afterwards()
             });
@@ -283,7 +283,7 @@ impl Post {
                     log::error!("a worker does not end: memory it uses is not free");
                     return Afterwards::default();
                 }
-                // Whoever has the seat leaves it, or drives to the end.
+                // Whoever has the drive lock leaves it, or drives to the end.
                 Err(_) => std::thread::park_timeout(END_LOOK),
             }
         }
@@ -330,10 +330,13 @@ impl Post {
         self.alarm.rouse();
     }
 
-    /// Does something in the seat, if it is free; then, with the seat free again, calls the program's code that is due.
-    pub(crate) fn in_seat<R>(&self, act: impl FnOnce(&mut Loop<'_>) -> R) -> Result<R, NoSeat> {
+    /// Does something with the drive lock, if it is free; then, with the drive lock free again, calls the program's code that is due.
+    pub(crate) fn while_driving<R>(
+        &self,
+        act: impl FnOnce(&mut Loop<'_>) -> R,
+    ) -> Result<R, NotDriven> {
         let (done, afterwards) = self
-            .seat
+            .drive_lock
             .drive(|driven| (act(driven), driven.take_afterwards()))?;
         afterwards.carry_out();
         Ok(done)
@@ -352,7 +355,7 @@ impl Post {
         let (mut now, mut left, mut asked) = (start, timeout, start);
         while batch.is_pending() {
             let mut rising = Rising::begin(self);
-            let driven = self.seat.drive(|driven| {
+            let driven = self.drive_lock.drive(|driven| {
                 let rouse = driven.drive(batch, now, left, at_once);
                 (rouse, driven.take_afterwards())
             });
@@ -378,7 +381,7 @@ impl Post {
                     left = timeout.saturating_sub(now.saturating_duration_since(start));
                     let asks_for = now.saturating_duration_since(asked);
                     let taken_for_long = self.waiters.drives.load(Relaxed) || asks_for > ASK;
-                    if why == NoSeat::Gone || taken_for_long || left.is_zero() {
+                    if why == NotDriven::Gone || taken_for_long || left.is_zero() {
                         return;
                     }
                 }
@@ -394,8 +397,8 @@ impl Post {
         if !self.is_idle() || self.has_news() {
             return None;
         }
-        let done = self.seat.drive(act);
-        // Whoever has submitted meanwhile has called the thread, and that has found the seat taken.
+        let done = self.drive_lock.drive(act);
+        // Whoever has submitted meanwhile has called the thread, and that has found the drive lock taken.
         fence(SeqCst);
         if self.has_news() {
             self.alarm.call_thread();
@@ -404,9 +407,9 @@ impl Post {
     }
 
     /// Looks at a worker that nobody drives.
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&Loop<'_>) -> R) -> Result<R, NoSeat> {
-        let seen = self.seat.drive(|driven| look(driven))?;
-        // Its thread may have found the seat taken meanwhile.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Loop<'_>) -> R) -> Result<R, NotDriven> {
+        let seen = self.drive_lock.drive(|driven| look(driven))?;
+        // Its thread may have found the drive lock taken meanwhile.
         self.alarm.call_thread();
         Ok(seen)
     }
@@ -427,14 +430,14 @@ impl Post {
     /// Somebody is going to sleep until others have ended a batch.
     pub(crate) fn sleeps(&self) {
         self.waiters.watched.store(true, Relaxed);
-        // Who leaves the seat either sees that, or is seen to have left.
+        // Who leaves the drive lock either sees that, or is seen to have left.
         fence(SeqCst);
         if self.is_left_alone() {
             self.rouse();
         }
     }
 
-    /// Whether whoever leaves the seat has to tell the thread of what is under way. Not if they come back soon, nobody
+    /// Whether whoever leaves the drive lock has to tell the thread of what is under way. Not if they come back soon, nobody
     /// else cares, and the thread looks again before long.
     pub(crate) fn needs_thread(&self, comes_back: bool) -> bool {
         fence(SeqCst);

@@ -10,7 +10,7 @@ pub(crate) struct Waiters {
     pub(crate) drives: AtomicBool,
     /// How often they have driven.
     pub(crate) turns: AtomicU64,
-    /// Those that ask the thread for the seat.
+    /// Those that ask the thread for the drive lock.
     pub(crate) asking: AtomicU32,
     /// Who submitted last waited at once.
     pub(super) trusted: AtomicBool,
@@ -52,7 +52,7 @@ impl Waiters {
     }
 }
 
-/// A waiter leaves the seat: the thread is woken if there is work for it, or if the waiter panicked.
+/// A waiter leaves the drive lock: the thread is woken if there is work for it, or if the waiter panicked.
 pub(super) struct Rising<'a> {
     post: &'a Post,
     pub(super) rouse: bool,
@@ -72,7 +72,7 @@ impl Drop for Rising<'_> {
     }
 }
 
-/// A waiter that wants the seat.
+/// A waiter that wants the drive lock.
 pub(super) struct Asking<'a>(&'a Post);
 
 impl<'a> Asking<'a> {

@@ -260,7 +260,7 @@ impl Work {
             Err(SubmitError::Full(_)) => {}
             submitted => return submitted,
         }
-        for worker in &engine.inner.crew.posts {
+        for worker in &engine.inner.workers.posts {
             worker.call_for_room(&self.post);
         }
         submit()

@@ -12,12 +12,12 @@ use super::Loop;
 use super::serve::Turn;
 use crate::batch::Shared as BatchShared;
 use crate::neighbours::Neighbours;
-use crate::pace::Idle;
 use crate::post::{NOBODY, THREAD, WAITER};
+use crate::spin::Idle;
 use crate::stats::{End, Over};
 
 impl Loop<'_> {
-    /// Drives on the worker's thread, until there is nothing to do or somebody who waits asks for the seat.
+    /// Drives on the worker's thread, until there is nothing to do or somebody who waits asks for the drive lock.
     pub(super) fn run(&mut self) -> Turn {
         let post = self.post;
         post.alarm.asleep.store(NOBODY, Relaxed);
@@ -64,7 +64,7 @@ impl Loop<'_> {
         post.alarm.asleep.store(NOBODY, Relaxed);
         post.waiters.drives.store(true, Relaxed);
         post.waiters.turns.fetch_add(1, Relaxed);
-        // Whoever had the seat before may have read the clock later.
+        // Whoever had the drive lock before may have read the clock later.
         let mut now = self.around.clock.at(start).max(self.rhythm.looked);
         let until = now + Duration::from(timeout);
         let comes_back = self.rhythm.begin(now, at_once);
@@ -78,7 +78,7 @@ impl Loop<'_> {
             if std::mem::take(&mut peeking) {
                 self.rhythm.peek.tell(self.rhythm.moved);
             }
-            // It may have ended before the seat was free; since then it ends in a round that has something to do.
+            // It may have ended before the drive lock was free; since then it ends in a round that has something to do.
             let over = (busy || is_first) && !batch.is_pending();
             is_first = false;
             // A shutdown is the thread's business, because it ends with it.
@@ -186,7 +186,7 @@ impl Loop<'_> {
         true
     }
 
-    /// Sleeps without leaving the seat.
+    /// Sleeps without leaving the drive lock.
     pub(super) fn sleep_here(&mut self, longest: Duration) {
         self.endpoint.arm();
         let call = &self.post.alarm.wake_waiter;

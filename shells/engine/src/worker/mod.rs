@@ -112,7 +112,7 @@ pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Thread> {
     Thread::start(name, move || work(start, &post, &all, bed))
 }
 
-/// The tables of a worker, and what it does with them: whoever has its seat drives it.
+/// The tables of a worker, and what it does with them: whoever has its drive lock drives it.
 pub(crate) struct Loop<'a> {
     core: Recorded<'a>,
     endpoint: Box<dyn Endpoint>,
@@ -135,7 +135,7 @@ pub(crate) struct Loop<'a> {
     /// Batches that wait for what they have written to be seen, so long each.
     unseen_batches: Unseen,
     fence_timeout: Duration,
-    /// What the program is to be told once the seat is free.
+    /// What the program is to be told once the drive lock is free.
     afterwards: Afterwards,
 }
 
@@ -235,7 +235,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         fence_timeout,
         afterwards: Afterwards::default(),
     };
-    let published = post.seat.publish(&mut driven);
+    let published = post.drive_lock.publish(&mut driven);
     serve::serve(post, bed, clock);
     // Nobody drives it from here on, and what it borrows can go.
     drop(published);

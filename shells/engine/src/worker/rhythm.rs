@@ -7,8 +7,8 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_transport::Waits;
 use polyrail_transport::peek::Peek;
 
-use crate::pace::{Idle, Pace, Pacer, Progress};
 use crate::post::{Post, WAITER};
+use crate::spin::{Idle, Progress, SpinTuner, WaitMode};
 
 /// Who waits again so soon after a wait is expected to go on so: what is under way meanwhile need not be looked after.
 const SOON: Duration = Duration::from_micros(50);
@@ -17,14 +17,14 @@ const SOON: Duration = Duration::from_micros(50);
 pub(super) struct Rhythm {
     /// Processors that this process may use.
     processors: usize,
-    pacer: Pacer,
+    tuner: SpinTuner,
     /// What was posted so far.
     pub(super) done: Progress,
     /// The endpoint had something in the last round.
     pub(super) moved: bool,
     /// When the last round looked.
     pub(super) looked: Instant,
-    /// When a waiter last left the seat.
+    /// When a waiter last left the drive lock.
     left_at: Instant,
     /// Whether looking once more before sleeping pays.
     pub(super) peek: Peek,
@@ -34,7 +34,7 @@ impl Rhythm {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            pacer: Pacer::default(),
+            tuner: SpinTuner::default(),
             done: Progress::default(),
             moved: false,
             looked: now,
@@ -43,35 +43,35 @@ impl Rhythm {
         }
     }
 
-    /// A waiter takes the seat, `at_once` after something was submitted. Whether it is expected to come back soon.
+    /// A waiter takes the drive lock, `at_once` after something was submitted. Whether it is expected to come back soon.
     pub(super) fn begin(&mut self, now: Instant, at_once: bool) -> bool {
-        self.pacer.begin(now, self.done);
+        self.tuner.begin(now, self.done);
         at_once && now.since(self.left_at) <= SOON
     }
 
-    /// Lets the pacer look at what was done. Whether it has changed the pace.
+    /// Lets the tuner look at what was done. Whether it has changed the mode.
     pub(super) fn count(&mut self, now: Instant) -> bool {
-        let before = self.pacer.pace();
-        self.pacer.count(now, self.done);
-        self.pacer.pace() != before
+        let before = self.tuner.mode();
+        self.tuner.count(now, self.done);
+        self.tuner.mode() != before
     }
 
-    /// A waiter leaves the seat.
+    /// A waiter leaves the drive lock.
     pub(super) fn end(&mut self) {
         self.left_at = self.looked;
-        self.pacer.end(self.looked, self.done);
+        self.tuner.end(self.looked, self.done);
     }
 
     /// Whether those who wait look again rather than sleep.
     pub(super) fn is_spinning(&self) -> bool {
-        self.pacer.pace() == Pace::Spin
+        self.tuner.mode() == WaitMode::Spin
     }
 
     /// For how long to look again after the last thing that there was to do.
     pub(super) fn idle(&self, who: u8, waits: Waits, posts: &[Arc<Post>]) -> Idle {
         match who {
-            WAITER => Idle::of_waiter(waits, self.pacer.pace(), || self.has_processors(posts)),
-            _ => Idle::of_thread(waits, self.pacer.pace()),
+            WAITER => Idle::of_waiter(waits, self.tuner.mode(), || self.has_processors(posts)),
+            _ => Idle::of_thread(waits, self.tuner.mode()),
         }
     }
 

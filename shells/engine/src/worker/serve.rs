@@ -6,14 +6,14 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_transport::clock::Clock;
 
 use super::bed::Bed;
+use crate::drive_lock::NotDriven;
 use crate::post::Post;
-use crate::seat::NoSeat;
 
 /// How long a worker's thread leaves the work to those who wait, before it looks whether they still do.
 const LEASE_MIN: Duration = Duration::from_millis(1);
 /// The same, if they did whenever it looked: each look disturbs them. It bounds the delay of a batch that is
 /// submitted after many that were waited for, and is neither waited for nor looked at. Core's usual timers are
-/// longer: if the thread slept past one of them, whoever leaves the seat would have to wake it.
+/// longer: if the thread slept past one of them, whoever leaves the drive lock would have to wake it.
 const LEASE_MAX: Duration = Duration::from_millis(4);
 
 /// What the thread does with a loop that others may drive too.
@@ -29,24 +29,24 @@ pub(super) fn serve(post: &Post, mut bed: Bed, clock: Clock) {
             !called && post.alarm.leased.load(Relaxed) && is_driven && !post.is_left_alone();
         let turn = match leave_it {
             true => Ok(Turn::Lease),
-            false => post.in_seat(|driven| driven.run()),
+            false => post.while_driving(|driven| driven.run()),
         };
         called = match turn {
-            Ok(Turn::Over) | Err(NoSeat::Gone) => return,
+            Ok(Turn::Over) | Err(NotDriven::Gone) => return,
             Ok(Turn::Tell) => true,
             Ok(Turn::Sleep(until)) => {
                 lease = LEASE_MIN;
                 bed.heed_endpoint(true);
                 bed.sleep(until.map(|at| at.since(clock.now())))
             }
-            Ok(Turn::Lease) | Err(NoSeat::Taken) => {
+            Ok(Turn::Lease) | Err(NotDriven::Taken) => {
                 lease = match called {
                     true => LEASE_MIN,
                     false => (lease + lease).min(LEASE_MAX),
                 };
                 let now = clock.now();
                 let due = Instant::from_nanos(post.alarm.due_at.load(Relaxed));
-                // What is overdue is done by whoever has the seat.
+                // What is overdue is done by whoever has the drive lock.
                 let looks_at = match due > now {
                     true => due.min(now + lease),
                     false => now + lease,

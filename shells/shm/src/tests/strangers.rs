@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
-use crate::crew::Task;
+use crate::copy_threads::Task;
 use crate::process::Process;
 use crate::stop::{self, Point};
 

@@ -20,7 +20,7 @@ use crate::thread::Thread;
 pub(crate) const WORKERS_MAX: usize = 64;
 
 /// The workers.
-pub(crate) struct Crew {
+pub(crate) struct Workers {
     pub(crate) posts: Vec<Arc<Post>>,
     /// Until somebody waits for them to end.
     threads: Mutex<Vec<Thread>>,
@@ -31,7 +31,7 @@ pub(crate) struct Crew {
     pub(crate) failovers: Arc<Failovers>,
 }
 
-impl Crew {
+impl Workers {
     pub(crate) fn new(
         posts: Vec<Arc<Post>>,
         threads: Vec<Thread>,
@@ -159,9 +159,9 @@ mod tests {
         };
         completed(&engine.submit(&[request(4096)]).unwrap());
         let large = engine.submit(&[request(LARGE); 16]).unwrap();
-        let slow = &engine.inner.crew.posts;
+        let slow = &engine.inner.workers.posts;
         let slow = slow.iter().position(|post| !post.is_idle()).unwrap();
-        let slow = &engine.inner.crew.posts[slow];
+        let slow = &engine.inner.workers.posts[slow];
         let deadline = Instant::now() + patience;
         while slow.backlog.bytes() == 0 {
             assert!(Instant::now() < deadline && large.status().status == Status::Pending);

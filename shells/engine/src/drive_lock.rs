@@ -1,14 +1,14 @@
 //! Who drives a worker: its own thread, or a thread of the program that waits for one of its batches.
 //!
 //! A thread that waits has nothing better to do, and if it drives the worker itself, nobody has to be woken
-//! for it twice. So whoever waits takes the seat if it is free, and the worker's thread gives it up to them.
+//! for it twice. So whoever waits takes the drive lock if it is free, and the worker's thread gives it up to them.
 //!
 //! # Safety
 //!
-//! The loop lives on its thread's stack, with what it borrows. [`Published`] puts its address into the seat
+//! The loop lives on its thread's stack, with what it borrows. [`Published`] puts its address into the drive lock
 //! and takes it out again before any of that goes; both take the lock, and whoever uses the loop holds the
 //! lock meanwhile. So there is one user at a time, and none after [`Published`] was dropped. That thread
-//! touches the loop only through the seat as well, while it is published.
+//! touches the loop only through the drive lock as well, while it is published.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -19,14 +19,14 @@ use crate::worker::Loop;
 
 /// Where the one who drives sits.
 #[derive(Default)]
-pub(crate) struct Seat {
+pub(crate) struct DriveLock {
     published: Mutex<Option<Address>>,
 }
 
 /// Of a loop whose lifetime is not known here.
 struct Address(NonNull<Loop<'static>>);
 
-// SAFETY: it is only used under the seat's lock, by one thread at a time, and `Loop` may be sent.
+// SAFETY: it is only used under the drive lock's lock, by one thread at a time, and `Loop` may be sent.
 unsafe impl Send for Address {}
 
 const fn may_be_sent<T: Send>() {}
@@ -34,21 +34,21 @@ const _: () = may_be_sent::<Loop<'static>>();
 
 /// A loop that can be driven by others until this is dropped.
 pub(crate) struct Published<'s, 'l> {
-    seat: &'s Seat,
+    drive_lock: &'s DriveLock,
     /// It is borrowed exclusively meanwhile.
     _loop: PhantomData<&'l mut ()>,
 }
 
 /// Why a loop cannot be driven now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NoSeat {
+pub(crate) enum NotDriven {
     /// Somebody else drives it.
     Taken,
     /// There is none, it has been closed, or it was left in the middle by a panic.
     Gone,
 }
 
-impl Seat {
+impl DriveLock {
     /// Lets others drive a loop.
     pub(crate) fn publish<'s, 'l>(&'s self, driven: &'l mut Loop<'_>) -> Published<'s, 'l> {
         let address = Address(NonNull::from(driven).cast());
@@ -57,20 +57,20 @@ impl Seat {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(address);
         Published {
-            seat: self,
+            drive_lock: self,
             _loop: PhantomData,
         }
     }
 
     /// Drives the loop, if nobody else does.
-    pub(crate) fn drive<R>(&self, drive: impl FnOnce(&mut Loop<'_>) -> R) -> Result<R, NoSeat> {
+    pub(crate) fn drive<R>(&self, drive: impl FnOnce(&mut Loop<'_>) -> R) -> Result<R, NotDriven> {
         let mut published = match self.published.try_lock() {
             Ok(published) => published,
-            Err(TryLockError::WouldBlock) => return Err(NoSeat::Taken),
-            Err(TryLockError::Poisoned(_)) => return Err(NoSeat::Gone),
+            Err(TryLockError::WouldBlock) => return Err(NotDriven::Taken),
+            Err(TryLockError::Poisoned(_)) => return Err(NotDriven::Gone),
         };
         let Some(Address(driven)) = &*published else {
-            return Err(NoSeat::Gone);
+            return Err(NotDriven::Gone);
         };
         let mut driven = *driven;
         let _driving = Driving::begin();
@@ -86,7 +86,7 @@ impl Seat {
 
 impl Drop for Published<'_, '_> {
     fn drop(&mut self) {
-        let published = self.seat.published.lock();
+        let published = self.drive_lock.published.lock();
         *published.unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

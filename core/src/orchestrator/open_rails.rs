@@ -34,7 +34,7 @@ pub(super) struct View<'b> {
 }
 
 impl<'b> View<'b> {
-    /// For who cannot lend all of core, because the board is changed meanwhile.
+    /// For who cannot lend all of core, because the open rails are changed meanwhile.
     pub(super) fn new(
         plans: &'b [PlanRow],
         lanes: &'b [Lane],
@@ -130,7 +130,7 @@ fn remove<T>(row: &mut heapless::Vec<T, PLAN_RAILS_MAX>, index: usize) {
 }
 
 /// The open rails of a way that may have room for slices. What it says is only true until something else happens.
-pub(super) struct Board {
+pub(super) struct OpenRails {
     /// `None`: it shows nothing.
     way: Option<Way>,
     line: Line,
@@ -159,14 +159,14 @@ pub(super) struct Board {
     pub(super) now: Instant,
 }
 
-impl fmt::Debug for Board {
+impl fmt::Debug for OpenRails {
     /// Nothing of what is on it: no decision depends on what an earlier one left there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Board")
+        f.write_str("OpenRails")
     }
 }
 
-impl Board {
+impl OpenRails {
     /// Of nothing yet.
     pub(super) const EMPTY: Self = Self {
         way: None,
@@ -311,7 +311,10 @@ impl Board {
             }
         };
         let rate = Rate::from_bytes_per_sec(self.units.saturating_mul(RATE_UNIT));
-        let all = All { board: self, view };
+        let all = All {
+            open_rails: self,
+            view,
+        };
         let slices = self.spots.get(index)?.run(need, until, rate, all)?;
         Some((index, slices))
     }
@@ -358,7 +361,7 @@ impl Board {
 
 /// All open rails that a slice may take.
 struct All<'b> {
-    board: &'b Board,
+    open_rails: &'b OpenRails,
     view: View<'b>,
 }
 
@@ -366,20 +369,20 @@ impl All<'_> {
     /// Those that have no room and are not among the spots.
     fn full(&self) -> impl Iterator<Item = spray::Load> {
         let open = |rail: &RailId| self.view.open(*rail);
-        let full = self.board.full.iter().filter_map(open);
+        let full = self.open_rails.full.iter().filter_map(open);
         full.map(|(_, healthy)| healthy.load())
     }
 }
 
 impl Look for All<'_> {
     fn inflight_bytes(&self) -> u64 {
-        let spots = self.board.spots.iter().map(|spot| spot.load);
+        let spots = self.open_rails.spots.iter().map(|spot| spot.load);
         let bytes = spots.chain(self.full()).map(|load| load.inflight_bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
     fn sooner(&self, length: u32, than: Duration) -> Sooner {
-        let (spots, line) = (self.board.spots.iter(), self.board.line);
+        let (spots, line) = (self.open_rails.spots.iter(), self.open_rails.line);
         let filled = spots.filter(|spot| !spot.takes(length, line));
         let loads = filled.map(|spot| spot.load).chain(self.full());
         Sooner::of(loads, length, than)
@@ -389,6 +392,6 @@ impl Look for All<'_> {
 impl<P: Chooser> Orchestrator<'_, P> {
     /// What binding looks at.
     pub(super) fn view(&self) -> View<'_> {
-        View::new(self.plans, self.lanes, self.shared, self.board.now)
+        View::new(self.plans, self.lanes, self.shared, self.open_rails.now)
     }
 }

@@ -21,7 +21,7 @@ use crate::thread::Thread;
 /// Time between tries to reach a peer again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(crate) enum Errand {
+pub(crate) enum Task {
     /// A peer's program asks ours to do something.
     Call {
         method: u16,
@@ -74,16 +74,16 @@ impl Drop for Room {
     }
 }
 
-/// What runs errands for an engine.
-pub(crate) struct Errands {
-    pub(crate) queue: Sender<Errand>,
+/// What runs tasks for an engine.
+pub(crate) struct Tasks {
+    pub(crate) queue: Sender<Task>,
     runner: Mutex<Option<Thread>>,
     /// Carries out peers' calls; without it they are refused.
     pub(crate) calls: Option<Arc<dyn Calls>>,
 }
 
-impl Errands {
-    pub(crate) fn new(queue: Sender<Errand>, calls: Option<Arc<dyn Calls>>) -> Self {
+impl Tasks {
+    pub(crate) fn new(queue: Sender<Task>, calls: Option<Arc<dyn Calls>>) -> Self {
         Self {
             queue,
             runner: Mutex::default(),
@@ -92,8 +92,8 @@ impl Errands {
     }
 
     /// Starts the thread that takes them from the queue.
-    pub(crate) fn start(&self, queue: Receiver<Errand>, engine: Weak<Inner>) -> io::Result<()> {
-        *lock(&self.runner) = Some(Thread::start("polyrail-errand".into(), move || {
+    pub(crate) fn start(&self, queue: Receiver<Task>, engine: Weak<Inner>) -> io::Result<()> {
+        *lock(&self.runner) = Some(Thread::start("polyrail-task".into(), move || {
             run(&queue, &engine);
         })?);
         Ok(())
@@ -101,7 +101,7 @@ impl Errands {
 
     /// Runs no more after the one that runs.
     pub(crate) fn stop(&self) {
-        let _ = self.queue.send(Errand::Stop);
+        let _ = self.queue.send(Task::Stop);
     }
 
     /// Waits for the thread, but not for as long as a program's call takes.
@@ -113,29 +113,29 @@ impl Errands {
     }
 }
 
-/// Runs errands until the engine ends. One that panics takes no other one with it.
-fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
-    while let Ok(errand) = errands.recv() {
-        if matches!(errand, Errand::Stop) {
+/// Runs tasks until the engine ends. One that panics takes no other one with it.
+fn run(tasks: &Receiver<Task>, engine: &Weak<Inner>) {
+    while let Ok(task) = tasks.recv() {
+        if matches!(task, Task::Stop) {
             return;
         }
         let Some(engine) = engine.upgrade().map(Engine::from_inner) else {
             return;
         };
         // Those that come after it do not depend on it.
-        if catch_unwind(AssertUnwindSafe(|| run_one(&engine, errand))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| run_one(&engine, task))).is_err() {
             log::error!(
-                "an errand of engine \"{}\" has panicked",
+                "a task of engine \"{}\" has panicked",
                 engine.inner.config.name
             );
         }
     }
 }
 
-fn run_one(engine: &Engine, errand: Errand) {
+fn run_one(engine: &Engine, task: Task) {
     mishap::check();
-    match errand {
-        Errand::Call {
+    match task {
+        Task::Call {
             method,
             body,
             answer,
@@ -145,13 +145,13 @@ fn run_one(engine: &Engine, errand: Errand) {
             drop((body, room));
             answer(result);
         }
-        Errand::Reconnect { peer, incarnation } => reconnect(engine, peer, incarnation),
-        Errand::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
-        Errand::Leaves(peer) => engine.see_off(peer),
-        Errand::Rails(peer) => engine.renew_rails(peer),
-        Errand::Bury => engine.bury(),
+        Task::Reconnect { peer, incarnation } => reconnect(engine, peer, incarnation),
+        Task::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
+        Task::Leaves(peer) => engine.see_off(peer),
+        Task::Rails(peer) => engine.renew_rails(peer),
+        Task::Bury => engine.bury(),
         // It has ended the loop.
-        Errand::Stop => {}
+        Task::Stop => {}
     }
 }
 
@@ -164,7 +164,7 @@ fn carry_out(engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, Strin
         .unwrap_or_else(|_| Err("the program panicked while it carried the call out".into()))
 }
 
-/// Tries to reach a peer again until it answers, without holding up other errands, or the engine's end.
+/// Tries to reach a peer again until it answers, without holding up other tasks, or the engine's end.
 fn reconnect(engine: &Engine, peer: PeerId, incarnation: u64) {
     let weak = engine.downgrade();
     let spawned = std::thread::Builder::new()

@@ -9,13 +9,13 @@
 use polyrail_core::time::{Duration, Instant};
 use polyrail_transport::Waits;
 
-/// What counts as one look at a pace: so long at least.
+/// What counts as one look at a mode: so long at least.
 const WINDOW: Duration = Duration::from_millis(2);
 /// And so many works.
 const WINDOW_WORKS: u64 = 16;
-/// Looks at either pace in one trial.
+/// Looks at either mode in one trial.
 const LOOKS: u32 = 3;
-/// How long a look takes at least while the other pace settles; those do not count.
+/// How long a look takes at least while the other mode settles; those do not count.
 const WINDOW_SETTLE: Duration = Duration::from_micros(500);
 /// And how many works it needs.
 const WINDOW_SETTLE_WORKS: u64 = 8;
@@ -37,14 +37,14 @@ const CHANGED: u32 = 3;
 
 /// How to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pace {
+pub(crate) enum WaitMode {
     /// Sleep as soon as there is nothing to do.
     Sleep,
     /// Look again for a while first.
     Spin,
 }
 
-impl Pace {
+impl WaitMode {
     fn other(self) -> Self {
         match self {
             Self::Sleep => Self::Spin,
@@ -75,24 +75,24 @@ pub(crate) enum Idle {
 impl Idle {
     /// A worker's own thread, for works that nobody waits for: who submits and does something else does not gain by
     /// spinning for a peer.
-    pub(crate) fn of_thread(waits: Waits, pace: Pace) -> Self {
-        match (waits, pace) {
-            (Waits::Long, _) | (_, Pace::Sleep) => Self::Sleep,
-            (_, Pace::Spin) => Self::Spin(SPIN),
+    pub(crate) fn of_thread(waits: Waits, mode: WaitMode) -> Self {
+        match (waits, mode) {
+            (Waits::Long, _) | (_, WaitMode::Sleep) => Self::Sleep,
+            (_, WaitMode::Spin) => Self::Spin(SPIN),
         }
     }
 
     /// Somebody who waits, and has nothing better to do. A peer that is awake needs no trial.
     pub(crate) fn of_waiter(
         waits: Waits,
-        pace: Pace,
+        mode: WaitMode,
         has_processors: impl FnOnce() -> bool,
     ) -> Self {
         let spin = match waits {
             Waits::Near => SPIN_NEAR,
             Waits::Device => SPIN_DEVICE,
             Waits::Here => return Self::Yield(SPIN_NEAR),
-            Waits::Nothing | Waits::Long | Waits::Short => return Self::of_thread(waits, pace),
+            Waits::Nothing | Waits::Long | Waits::Short => return Self::of_thread(waits, mode),
         };
         match has_processors() {
             true => Self::Spin(spin),
@@ -150,11 +150,11 @@ enum Phase {
     Other,
 }
 
-/// Chooses a pace by what it gets done.
+/// Chooses a mode by what it gets done.
 #[derive(Debug)]
-pub(crate) struct Pacer {
+pub(crate) struct SpinTuner {
     /// What is kept outside of trials.
-    kept: Pace,
+    kept: WaitMode,
     phase: Phase,
     /// Looks that are left of the phase.
     left: u32,
@@ -169,10 +169,10 @@ pub(crate) struct Pacer {
     since: Option<(Instant, Progress)>,
 }
 
-impl Default for Pacer {
+impl Default for SpinTuner {
     fn default() -> Self {
         Self {
-            kept: Pace::Sleep,
+            kept: WaitMode::Sleep,
             phase: Phase::Kept,
             left: LOOKS,
             now: Look::default(),
@@ -185,9 +185,9 @@ impl Default for Pacer {
     }
 }
 
-impl Pacer {
+impl SpinTuner {
     /// How to wait now.
-    pub(crate) fn pace(&self) -> Pace {
+    pub(crate) fn mode(&self) -> WaitMode {
         match self.phase {
             Phase::Hold | Phase::Kept => self.kept,
             Phase::Settle | Phase::Other => self.kept.other(),
@@ -250,8 +250,8 @@ impl Pacer {
                 if over {
                     self.unusual = 0;
                     let settle = match self.kept.other() {
-                        Pace::Spin => SETTLE_SPIN,
-                        Pace::Sleep => SETTLE_SLEEP,
+                        WaitMode::Spin => SETTLE_SPIN,
+                        WaitMode::Sleep => SETTLE_SLEEP,
                     };
                     self.enter(Phase::Settle, settle);
                 }
@@ -283,8 +283,8 @@ impl Pacer {
     fn judge(&mut self) {
         let [kept, other] = self.sums;
         let percent = match self.kept {
-            Pace::Sleep => 85,
-            Pace::Spin => 102,
+            WaitMode::Sleep => 85,
+            WaitMode::Spin => 102,
         };
         self.usual = kept;
         if other.within(percent, kept) {
@@ -303,31 +303,36 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    /// Moves works for so long, each in a time that depends on the pace. Gives the share spent spinning.
-    fn run(pacer: &mut Pacer, from: Instant, looks: u32, nanos: impl Fn(Pace) -> u64) -> f64 {
-        run_sized(pacer, from, looks, |pace| (nanos(pace), 4096))
-    }
-
-    /// The same; of how many bytes each work is depends on the pace too.
-    fn run_sized(
-        pacer: &mut Pacer,
+    /// Moves works for so long, each in a time that depends on the mode. Gives the share spent spinning.
+    fn run(
+        tuner: &mut SpinTuner,
         from: Instant,
         looks: u32,
-        work: impl Fn(Pace) -> (u64, u32),
+        nanos: impl Fn(WaitMode) -> u64,
+    ) -> f64 {
+        run_sized(tuner, from, looks, |mode| (nanos(mode), 4096))
+    }
+
+    /// The same; of how many bytes each work is depends on the mode too.
+    fn run_sized(
+        tuner: &mut SpinTuner,
+        from: Instant,
+        looks: u32,
+        work: impl Fn(WaitMode) -> (u64, u32),
     ) -> f64 {
         let (mut now, mut spun, mut done) = (from, 0, Progress::default());
-        pacer.begin(now, done);
+        tuner.begin(now, done);
         let end = now + WINDOW.times(looks.into());
         while now < end {
-            let (span, bytes) = work(pacer.pace());
-            if pacer.pace() == Pace::Spin {
+            let (span, bytes) = work(tuner.mode());
+            if tuner.mode() == WaitMode::Spin {
                 spun += span;
             }
             now = now + Duration::from_nanos(span);
             done.add(bytes);
-            pacer.count(now, done);
+            tuner.count(now, done);
         }
-        pacer.end(now, done);
+        tuner.end(now, done);
         spun as f64 / now.since(from).as_nanos() as f64
     }
 
@@ -342,10 +347,10 @@ mod tests {
             ("hardly faster is not enough", 20_000, 19_000, 0.001, 0.15),
         ];
         for (name, sleep, spin, least, greatest) in cases {
-            let mut pacer = Pacer::default();
-            let share = run(&mut pacer, Instant::ZERO, 1_000, |pace| match pace {
-                Pace::Sleep => sleep,
-                Pace::Spin => spin,
+            let mut tuner = SpinTuner::default();
+            let share = run(&mut tuner, Instant::ZERO, 1_000, |mode| match mode {
+                WaitMode::Sleep => sleep,
+                WaitMode::Spin => spin,
             });
             assert!((least..greatest).contains(&share), "{name}: {share}");
         }
@@ -355,32 +360,50 @@ mod tests {
     fn longer_works_are_not_slower_ones() {
         // Core cut 1 MiB into pieces of 64 KiB while both ends slept and of 192 KiB while they spun; counted by
         // works, spinning took twice as long, and both ends slept for good at a third of the speed.
-        let mut pacer = Pacer::default();
-        let share = run_sized(&mut pacer, Instant::ZERO, 1_000, |pace| match pace {
-            Pace::Sleep => (26_000, 64 << 10),
-            Pace::Spin => (38_000, 192 << 10),
+        let mut tuner = SpinTuner::default();
+        let share = run_sized(&mut tuner, Instant::ZERO, 1_000, |mode| match mode {
+            WaitMode::Sleep => (26_000, 64 << 10),
+            WaitMode::Spin => (38_000, 192 << 10),
         });
         assert!(share > 0.9, "{share}");
     }
 
     #[test]
     fn a_trial_that_is_far_worse_is_short() {
-        let mut pacer = Pacer::default();
-        let fast_asleep = |pace| if pace == Pace::Spin { 100_000 } else { 10_000 };
+        let mut tuner = SpinTuner::default();
+        let fast_asleep = |mode| {
+            if mode == WaitMode::Spin {
+                100_000
+            } else {
+                10_000
+            }
+        };
         // Until the first trial, and a little of it.
-        let share = run(&mut pacer, Instant::ZERO, LOOKS + 2, fast_asleep);
-        assert!(pacer.pace() == Pace::Sleep, "it is over");
+        let share = run(&mut tuner, Instant::ZERO, LOOKS + 2, fast_asleep);
+        assert!(tuner.mode() == WaitMode::Sleep, "it is over");
         assert!(share > 0.1, "it was one: {share}");
     }
 
     #[test]
     fn it_changes_its_mind_when_the_machine_does() {
-        let mut pacer = Pacer::default();
-        let quiet = |pace| if pace == Pace::Spin { 15_000 } else { 58_000 };
-        let busy = |pace| if pace == Pace::Spin { 100_000 } else { 15_000 };
-        assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.8);
-        assert!(run(&mut pacer, Instant::ZERO, 300, busy) < 0.3);
-        assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.7);
+        let mut tuner = SpinTuner::default();
+        let quiet = |mode| {
+            if mode == WaitMode::Spin {
+                15_000
+            } else {
+                58_000
+            }
+        };
+        let busy = |mode| {
+            if mode == WaitMode::Spin {
+                100_000
+            } else {
+                15_000
+            }
+        };
+        assert!(run(&mut tuner, Instant::ZERO, 300, quiet) > 0.8);
+        assert!(run(&mut tuner, Instant::ZERO, 300, busy) < 0.3);
+        assert!(run(&mut tuner, Instant::ZERO, 300, quiet) > 0.7);
     }
 
     #[test]
@@ -388,40 +411,40 @@ mod tests {
         use Waits::*;
         let (spin, near) = (Idle::Spin(SPIN), Idle::Spin(SPIN_NEAR));
         let (here, device) = (Idle::Yield(SPIN_NEAR), Idle::Spin(SPIN_DEVICE));
-        // (waits for, pace, there are processors, a waiter looks, a worker's thread looks)
+        // (waits for, mode, there are processors, a waiter looks, a worker's thread looks)
         let cases = [
-            (Nothing, Pace::Sleep, true, Idle::Sleep, Idle::Sleep),
-            (Nothing, Pace::Spin, true, spin, spin),
-            (Short, Pace::Sleep, true, Idle::Sleep, Idle::Sleep),
-            (Short, Pace::Spin, false, spin, spin),
-            (Long, Pace::Spin, true, Idle::Sleep, Idle::Sleep),
-            (Near, Pace::Sleep, true, near, Idle::Sleep),
-            (Near, Pace::Spin, true, near, spin),
+            (Nothing, WaitMode::Sleep, true, Idle::Sleep, Idle::Sleep),
+            (Nothing, WaitMode::Spin, true, spin, spin),
+            (Short, WaitMode::Sleep, true, Idle::Sleep, Idle::Sleep),
+            (Short, WaitMode::Spin, false, spin, spin),
+            (Long, WaitMode::Spin, true, Idle::Sleep, Idle::Sleep),
+            (Near, WaitMode::Sleep, true, near, Idle::Sleep),
+            (Near, WaitMode::Spin, true, near, spin),
             // It would keep another's peer from running.
-            (Near, Pace::Spin, false, Idle::Sleep, spin),
-            (Here, Pace::Sleep, false, here, Idle::Sleep),
-            (Device, Pace::Sleep, true, device, Idle::Sleep),
-            (Device, Pace::Spin, false, Idle::Sleep, spin),
+            (Near, WaitMode::Spin, false, Idle::Sleep, spin),
+            (Here, WaitMode::Sleep, false, here, Idle::Sleep),
+            (Device, WaitMode::Sleep, true, device, Idle::Sleep),
+            (Device, WaitMode::Spin, false, Idle::Sleep, spin),
         ];
-        for (waits, pace, processors, waiter, thread) in cases {
-            let name = format!("{waits:?} {pace:?} {processors}");
-            let of_waiter = Idle::of_waiter(waits, pace, || processors);
+        for (waits, mode, processors, waiter, thread) in cases {
+            let name = format!("{waits:?} {mode:?} {processors}");
+            let of_waiter = Idle::of_waiter(waits, mode, || processors);
             assert_eq!(of_waiter, waiter, "{name}");
-            assert_eq!(Idle::of_thread(waits, pace), thread, "{name}");
+            assert_eq!(Idle::of_thread(waits, mode), thread, "{name}");
         }
     }
 
     #[test]
     fn time_outside_does_not_count() {
-        let mut pacer = Pacer::default();
+        let mut tuner = SpinTuner::default();
         let (mut now, mut done) = (Instant::ZERO, Progress::default());
         for _ in 0..10 * WINDOW_WORKS {
-            pacer.begin(now, done);
+            tuner.begin(now, done);
             now = now + Duration::from_micros(1);
             done.add(4096);
-            pacer.end(now, done);
+            tuner.end(now, done);
             now = now + Duration::from_secs(1);
         }
-        assert_eq!(pacer.left, LOOKS, "no look was long enough");
+        assert_eq!(tuner.left, LOOKS, "no look was long enough");
     }
 }

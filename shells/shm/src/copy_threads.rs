@@ -8,12 +8,12 @@
 //! Pieces are taken in order, so that those that were taken are the beginning of the copy. The leader stops when it has
 //! done its share itself, however many help and however late they come.
 //!
-//! Helpers are threads of their own. A worker that has nothing to do sleeps in its epoll, or has left its seat to who
+//! Helpers are threads of their own. A worker that has nothing to do sleeps in its epoll, or has left its drive lock to who
 //! waits: it would have to be called through a descriptor, and what comes for it meanwhile would wait for a piece.
 //!
 //! **Invariant:** a helper is at a piece only while its leader is in [`Member::make`].
 //!
-//! **Invariant:** in a crew of one nobody helps, and nothing is shared.
+//! **Invariant:** with one thread nobody helps, and nothing is shared.
 
 use std::io;
 use std::ops::Range;
@@ -82,7 +82,7 @@ pub(crate) struct Made {
 }
 
 /// The threads of an engine that copy, and how they find each other.
-pub(crate) struct Crew<T: Task = Transfer> {
+pub(crate) struct CopyThreads<T: Task = Transfer> {
     common: Arc<Common<T>>,
     /// Who leads holds it.
     helpers: Mutex<Helpers>,
@@ -98,9 +98,9 @@ struct Helpers {
     is_all: bool,
 }
 
-/// The crew, as one thread at a time uses it that has something to copy.
+/// The copy threads, as one thread at a time uses it that has something to copy.
 pub(crate) struct Member<T: Task = Transfer> {
-    crew: Arc<Crew<T>>,
+    copy_threads: Arc<CopyThreads<T>>,
     /// Tells it from others.
     number: u64,
 }
@@ -108,7 +108,7 @@ pub(crate) struct Member<T: Task = Transfer> {
 impl<T: Task> Clone for Member<T> {
     fn clone(&self) -> Self {
         Self {
-            crew: self.crew.clone(),
+            copy_threads: self.copy_threads.clone(),
             number: self.number,
         }
     }
@@ -117,7 +117,7 @@ impl<T: Task> Clone for Member<T> {
 impl<T: Task> Member<T> {
     /// Bytes that may get done while a leader does its share.
     pub(crate) fn reach(&self, share: u64) -> u64 {
-        self.crew.reach(share)
+        self.copy_threads.reach(share)
     }
 
     /// Does a task of `length` bytes, or the beginning of it: the caller does `share` bytes itself at most. It says for how
@@ -134,20 +134,20 @@ impl<T: Task> Member<T> {
         share: u64,
         spare: impl FnOnce() -> usize,
     ) -> io::Result<Made> {
-        let crew = &*self.crew;
-        let is_cut = crew.common.threads > 1 && length >= CUT_BYTES_MIN;
-        let busy = is_cut.then(|| Busy::new(&crew.common, self.number));
+        let copy_threads = &*self.copy_threads;
+        let is_cut = copy_threads.common.threads > 1 && length >= CUT_BYTES_MIN;
+        let busy = is_cut.then(|| Busy::new(&copy_threads.common, self.number));
         if let Some(busy) = &busy
             && let helpers @ 1.. = busy.helpers().min(spare())
-            && let Ok(mut hired) = crew.helpers.try_lock()
+            && let Ok(mut hired) = copy_threads.helpers.try_lock()
         {
             let wakes = busy.wakes(length);
             if wakes {
-                crew.hire(&mut hired, helpers);
+                copy_threads.hire(&mut hired, helpers);
             }
-            if wakes || crew.common.asleep.load(Relaxed) < hired.threads.len() {
+            if wakes || copy_threads.common.asleep.load(Relaxed) < hired.threads.len() {
                 // SAFETY: the caller's promise.
-                return unsafe { crew.lead(task, length, share, helpers, busy) };
+                return unsafe { copy_threads.lead(task, length, share, helpers, busy) };
             }
         }
         let bytes = length.min(share);
@@ -189,7 +189,7 @@ struct State<T> {
     error: Option<io::Error>,
     /// The leader sleeps until nobody is inside.
     leader_sleeps: bool,
-    /// The crew is no more.
+    /// The copy threads is no more.
     over: bool,
 }
 
@@ -209,8 +209,8 @@ fn piece_bytes(left: u64, threads: usize) -> u64 {
     whole * PAGE_BYTES
 }
 
-impl<T: Task> Crew<T> {
-    /// A crew of so many threads, or as many as there are processors if these are fewer. Helpers start when the first copy
+impl<T: Task> CopyThreads<T> {
+    /// So many threads, or as many as there are processors if these are fewer. Helpers start when the first copy
     /// is large enough for them.
     pub(crate) fn new(threads: usize) -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -249,7 +249,7 @@ impl<T: Task> Crew<T> {
     /// Another one who copies now and then.
     pub(crate) fn member(self: &Arc<Self>) -> Member<T> {
         Member {
-            crew: self.clone(),
+            copy_threads: self.clone(),
             number: self.members.fetch_add(1, Relaxed),
         }
     }
@@ -322,7 +322,7 @@ impl<T: Task> Crew<T> {
     }
 }
 
-impl<T: Task> Drop for Crew<T> {
+impl<T: Task> Drop for CopyThreads<T> {
     fn drop(&mut self) {
         let helpers = self.helpers.get_mut();
         let helpers = std::mem::take(helpers.unwrap_or_else(PoisonError::into_inner));
@@ -338,7 +338,7 @@ impl<T: Task> Drop for Crew<T> {
 }
 
 impl<T> Common<T> {
-    /// Nanoseconds since some time before the crew was made: what never was is not recent.
+    /// Nanoseconds since some time before the copy threads was made: what never was is not recent.
     fn now(&self) -> u64 {
         (self.start.elapsed() + RECENT).as_nanos() as u64
     }
@@ -363,7 +363,7 @@ impl<T: Task> Common<T> {
     }
 
     /// The leader has done so many bytes in so long, then waited for the others. If it had been done with their bytes sooner,
-    /// there is no crew for a while.
+    /// there are no copy threads for a while.
     fn judge(&self, own: u64, nanos: u64, others: u64, waited: u64) {
         let alone = u128::from(nanos) * u128::from(others);
         if u128::from(waited) * u128::from(own) > alone {
@@ -647,9 +647,9 @@ mod tests {
         })
     }
 
-    /// One of a crew of so many threads.
+    /// One of so many threads.
     fn member(threads: usize) -> Member<Told> {
-        Arc::new(Crew::of(threads)).member()
+        Arc::new(CopyThreads::of(threads)).member()
     }
 
     quickcheck! {
@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_start_with_the_first_large_copy_and_end_with_the_crew() {
+    fn helpers_start_with_the_first_large_copy_and_end_with_the_engine() {
         // (threads, length, spare processors, helpers then)
         let cases = [
             (1, LONG, 9, 0),
@@ -702,12 +702,12 @@ mod tests {
             assert_eq!(
                 (
                     made.bytes,
-                    member.crew.helpers.lock().unwrap().threads.len()
+                    member.copy_threads.helpers.lock().unwrap().threads.len()
                 ),
                 (length, helpers),
                 "{threads} {length}"
             );
-            let common = Arc::downgrade(&member.crew.common);
+            let common = Arc::downgrade(&member.copy_threads.common);
             drop(member);
             assert_eq!(common.strong_count(), 0, "{threads} {length}");
         }
@@ -716,14 +716,17 @@ mod tests {
     #[test]
     fn no_more_threads_than_processors_copy() {
         let processors = thread::available_parallelism().unwrap().get();
-        assert_eq!(Crew::<Told>::new(64).common.threads, processors.min(64));
-        assert_eq!(Crew::<Told>::new(0).common.threads, 1);
+        assert_eq!(
+            CopyThreads::<Told>::new(64).common.threads,
+            processors.min(64)
+        );
+        assert_eq!(CopyThreads::<Told>::new(0).common.threads, 1);
     }
 
     #[test]
     fn a_leader_does_its_share_and_says_how_far_that_has_come() {
         let member = member(2);
-        let common = member.crew.common.clone();
+        let common = member.copy_threads.common.clone();
         // A helper that is at its first piece until the leader has done its share.
         let task = helped(move || {
             until("the share", || common.cursor.load(SeqCst) >= CLOSED);
@@ -742,7 +745,7 @@ mod tests {
     #[test]
     fn a_leader_waits_for_a_helper_however_long_it_takes() {
         let member = member(2);
-        let common = member.crew.common.clone();
+        let common = member.copy_threads.common.clone();
         let left = Arc::new(AtomicBool::new(false));
         let leaves = left.clone();
         let task = helped(move || {
@@ -772,7 +775,7 @@ mod tests {
     fn what_fails_or_panics_at_the_leader_ends_when_no_helper_is_at_it() {
         for panics in [true, false] {
             let member = member(2);
-            let common = member.crew.common.clone();
+            let common = member.copy_threads.common.clone();
             let [helps, left] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
             let leaves = left.clone();
             let task = Told::new(move |_| {
@@ -799,7 +802,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_the_crew_taken_goes_on_alone() {
+    fn who_finds_the_threads_taken_goes_on_alone() {
         let member = member(3);
         let others = Arc::new(AtomicUsize::new(0));
         let noted = others.clone();
@@ -814,9 +817,11 @@ mod tests {
                 until("the other leader", || gone.load(SeqCst));
                 Ok(())
             });
-            let (member, other) = (&member, member.crew.member());
+            let (member, other) = (&member, member.copy_threads.member());
             let first = scope.spawn(move || first.make(member, LONG, LONG));
-            until("a helper", || member.crew.common.inside.load(SeqCst) > 0);
+            until("a helper", || {
+                member.copy_threads.common.inside.load(SeqCst) > 0
+            });
             let made = alone.make(&other, LONG, CUT_BYTES_MIN).unwrap();
             assert_eq!((made.bytes, made.own), (CUT_BYTES_MIN, CUT_BYTES_MIN));
             go.store(true, SeqCst);
@@ -839,7 +844,7 @@ mod tests {
         ];
         for (own, nanos, others, waited, helpers) in cases {
             let member = member(3);
-            let common = &member.crew.common;
+            let common = &member.copy_threads.common;
             common.judge(own, nanos, others, waited);
             let found = Busy::new(common, member.number).helpers();
             assert_eq!(found, helpers, "{own} in {nanos}, {others} and {waited}");
@@ -849,7 +854,7 @@ mod tests {
     #[test]
     fn a_processor_is_left_to_each_who_copies_or_has_just_now() {
         let member = member(3);
-        let helpers = |by| Busy::new(&member.crew.common, by).helpers();
+        let helpers = |by| Busy::new(&member.copy_threads.common, by).helpers();
         assert_eq!(helpers(0), 2);
         let until = Instant::now() + PATIENCE;
         // Unless this thread was away meanwhile.
@@ -858,11 +863,11 @@ mod tests {
             helpers(0);
         }
         let (first, second) = (
-            Busy::new(&member.crew.common, 0),
-            Busy::new(&member.crew.common, 1),
+            Busy::new(&member.copy_threads.common, 0),
+            Busy::new(&member.copy_threads.common, 1),
         );
         assert!(first.helpers() >= 1 && second.helpers() <= 1);
-        assert_eq!(Busy::new(&member.crew.common, 2).helpers(), 0);
+        assert_eq!(Busy::new(&member.copy_threads.common, 2).helpers(), 0);
         drop((first, second));
         assert_eq!(helpers(1), 2, "the second one was the last");
     }
