@@ -264,8 +264,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| millis(config.health.heartbeat),
             set: |config, ms| config.health.heartbeat = Duration::from_millis(ms),
         },
-        meaning: "How often a sign of life is sent to peers. A connection that misses five counts as dead, so \
-                  peers should agree.",
+        meaning: "How often a peer is asked for a sign of life; half as often while nothing is in flight with it. A \
+                  connection on which nothing comes within five of them counts as dead.",
         source: OURS,
     },
     Key {

@@ -12,7 +12,7 @@ pub struct HealthConfig {
     pub progress_floor: Duration,
     /// How long a lane may take to open.
     pub open_timeout: Duration,
-    /// How often a sign of life is sent to peers.
+    /// How often a peer is asked for a sign of life; half as often while nothing is in flight with it.
     pub heartbeat: Duration,
     /// A peer that nothing is heard from for so long is silent. At least twice the peer's heartbeat.
     pub peer_silence: Duration,
