@@ -1512,7 +1512,10 @@ fn initiator_in(process: Process, target: &Engine) -> TcpStream {
 #[test]
 fn each_engine_of_a_process_is_gone_when_it_ends_and_none_before() {
     let (mut child, process) = crate::process::tests::sleeper();
-    let target = Engine::target();
+    // Nothing ends by silence here.
+    let target = Engine::start("beta", &["127.0.0.2:0"], |config| {
+        config.silence_max = PATIENCE * 10;
+    });
     let mut streams: Vec<_> = (0..3).map(|_| initiator_in(process, &target)).collect();
     // One leaves, and the others are watched still.
     streams[0].write_all(&frame_bytes(&Frame::Goodbye)).unwrap();
