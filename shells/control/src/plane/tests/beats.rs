@@ -7,7 +7,7 @@ use crate::codec::GREETING_BYTES;
 const HEARTBEAT_BYTES: usize = 5;
 
 /// How often signs of life are asked for here.
-const BEAT: Duration = Duration::from_millis(100);
+const BEAT: Duration = Duration::from_millis(200);
 
 fn beating(config: &mut PlaneConfig) {
     config.heartbeat = BEAT;
