@@ -1,4 +1,4 @@
-//! The program's code, kept until whoever drives a worker has left its drive lock: it may do anything, an end of the engine
+//! The program's code, kept until whoever drives a worker has released its drive lock: it may do anything, an end of the engine
 //! included.
 
 use crate::batch::Ended;

@@ -26,7 +26,7 @@ pub(crate) struct DriveLock {
 /// Of a loop whose lifetime is not known here.
 struct Address(NonNull<Loop<'static>>);
 
-// SAFETY: it is only used under the drive lock's lock, by one thread at a time, and `Loop` may be sent.
+// SAFETY: it is only used under its lock, by one thread at a time, and `Loop` may be sent.
 unsafe impl Send for Address {}
 
 const fn may_be_sent<T: Send>() {}

@@ -8,7 +8,7 @@
 //! Pieces are taken in order, so that those that were taken are the beginning of the copy. The leader stops when it has
 //! done its share itself, however many help and however late they come.
 //!
-//! Helpers are threads of their own. A worker that has nothing to do sleeps in its epoll, or has left its drive lock to who
+//! Helpers are threads of their own. A worker that has nothing to do sleeps in its epoll, or has released its drive lock to who
 //! waits: it would have to be called through a descriptor, and what comes for it meanwhile would wait for a piece.
 //!
 //! **Invariant:** a helper is at a piece only while its leader is in [`Member::make`].

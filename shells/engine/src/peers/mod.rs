@@ -11,8 +11,8 @@ use std::sync::Arc;
 use polyrail_control::plane::Introduction;
 use polyrail_core::path::hint::Connection;
 use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
-use polyrail_core::rail::Shared;
 use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::rail::{RailView, Shared};
 use polyrail_core::topology::tier;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
@@ -91,14 +91,16 @@ impl Peer {
 
     /// Bytes that were acknowledged on its rails, both directions.
     pub(crate) fn moved_bytes(&self, shared: &Shared<'_>) -> u64 {
-        let bytes = |rail: &PeerRail| shared.view(rail.rail).map_or(0, |view| view.done_bytes);
-        self.rails.iter().map(bytes).sum()
+        self.views(shared).map(|view| view.done_bytes).sum()
     }
 
     /// Whether nothing is in flight on its rails.
     pub(crate) fn is_idle(&self, shared: &Shared<'_>) -> bool {
-        let bytes = |rail: &PeerRail| shared.view(rail.rail).map_or(0, |view| view.inflight_bytes);
-        self.rails.iter().all(|rail| bytes(rail) == 0)
+        self.views(shared).all(|view| view.inflight_bytes == 0)
+    }
+
+    fn views(&self, shared: &Shared<'_>) -> impl Iterator<Item = RailView> {
+        self.rails.iter().filter_map(|rail| shared.view(rail.rail))
     }
 
     /// The rails as the control plane wants them, as far as they lead to the peer. Spares only where there are few. Where no

@@ -330,7 +330,7 @@ impl Post {
         self.alarm.rouse();
     }
 
-    /// Does something with the drive lock, if it is free; then, with the drive lock free again, calls the program's code that is due.
+    /// Does something with the drive lock, if it is free; then, once it is free again, calls the program's code that is due.
     pub(crate) fn while_driving<R>(
         &self,
         act: impl FnOnce(&mut Loop<'_>) -> R,
@@ -430,14 +430,14 @@ impl Post {
     /// Somebody is going to sleep until others have ended a batch.
     pub(crate) fn sleeps(&self) {
         self.waiters.watched.store(true, Relaxed);
-        // Who leaves the drive lock either sees that, or is seen to have left.
+        // Who releases the drive lock either sees that, or is seen to have left.
         fence(SeqCst);
         if self.is_left_alone() {
             self.rouse();
         }
     }
 
-    /// Whether whoever leaves the drive lock has to tell the thread of what is under way. Not if they come back soon, nobody
+    /// Whether whoever releases the drive lock has to tell the thread of what is under way. Not if they come back soon, nobody
     /// else cares, and the thread looks again before long.
     pub(crate) fn needs_thread(&self, comes_back: bool) -> bool {
         fence(SeqCst);

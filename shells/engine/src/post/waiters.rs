@@ -52,7 +52,7 @@ impl Waiters {
     }
 }
 
-/// A waiter leaves the drive lock: the thread is woken if there is work for it, or if the waiter panicked.
+/// A waiter releases the drive lock: the thread is woken if there is work for it, or if the waiter panicked.
 pub(super) struct Rising<'a> {
     post: &'a Post,
     pub(super) rouse: bool,

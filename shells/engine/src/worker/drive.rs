@@ -186,7 +186,7 @@ impl Loop<'_> {
         true
     }
 
-    /// Sleeps without leaving the drive lock.
+    /// Sleeps without releasing the drive lock.
     pub(super) fn sleep_here(&mut self, longest: Duration) {
         self.endpoint.arm();
         let call = &self.post.alarm.wake_waiter;

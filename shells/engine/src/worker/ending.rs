@@ -24,7 +24,7 @@ impl Loop<'_> {
         self.ending.is_closed
     }
 
-    /// What the program is to be told now that somebody leaves the drive lock.
+    /// What the program is to be told now that somebody releases the drive lock.
     pub(crate) fn take_afterwards(&mut self) -> Afterwards {
         std::mem::take(&mut self.afterwards)
     }

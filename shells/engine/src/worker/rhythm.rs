@@ -24,7 +24,7 @@ pub(super) struct Rhythm {
     pub(super) moved: bool,
     /// When the last round looked.
     pub(super) looked: Instant,
-    /// When a waiter last left the drive lock.
+    /// When a waiter last released the drive lock.
     left_at: Instant,
     /// Whether looking once more before sleeping pays.
     pub(super) peek: Peek,
@@ -56,7 +56,7 @@ impl Rhythm {
         self.tuner.mode() != before
     }
 
-    /// A waiter leaves the drive lock.
+    /// A waiter releases the drive lock.
     pub(super) fn end(&mut self) {
         self.left_at = self.looked;
         self.tuner.end(self.looked, self.done);

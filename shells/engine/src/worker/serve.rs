@@ -13,7 +13,7 @@ use crate::post::Post;
 const LEASE_MIN: Duration = Duration::from_millis(1);
 /// The same, if they did whenever it looked: each look disturbs them. It bounds the delay of a batch that is
 /// submitted after many that were waited for, and is neither waited for nor looked at. Core's usual timers are
-/// longer: if the thread slept past one of them, whoever leaves the drive lock would have to wake it.
+/// longer: if the thread slept past one of them, whoever releases the drive lock would have to wake it.
 const LEASE_MAX: Duration = Duration::from_millis(4);
 
 /// What the thread does with a loop that others may drive too.
