@@ -350,11 +350,8 @@ impl Initiator {
         };
         ctx.handler.heard(id);
         peer.handle_heard(wires.now(), key);
-        let interval = || match ctx.handler.is_idle(id) {
-            true => ctx.idle_heartbeat,
-            false => wires.times().heartbeat,
-        };
-        if let Some(next) = peer.next_beat(interval) {
+        let idle = || ctx.handler.is_idle(id).then_some(ctx.idle_heartbeat);
+        if let Some(next) = peer.next_beat(wires, idle) {
             wires.timers.set(Timer::Beat(id), Some(next));
         }
         match frame {

@@ -356,9 +356,21 @@ impl Peer {
     }
 
     /// Something has come. When to ask for the next sign of life, if it is the first since the last question.
-    pub(super) fn next_beat(&mut self, interval: impl FnOnce() -> Duration) -> Option<Instant> {
+    /// `idle`: what the interval is if nothing is in flight; `None` while something is.
+    pub(super) fn next_beat(
+        &mut self,
+        wires: &Wires,
+        idle: impl FnOnce() -> Option<Duration>,
+    ) -> Option<Instant> {
         let was_answered = std::mem::replace(&mut self.is_answered, true);
-        (!was_answered).then(|| self.beaten_at + interval())
+        (!was_answered).then(|| {
+            let heartbeat = wires.times().heartbeat;
+            let slowest = self.open().map(|key| wires.round_trip(key)).max();
+            let interval = idle().map_or(heartbeat, |idle| {
+                idle_interval(idle, heartbeat, slowest.unwrap_or(Duration::ZERO))
+            });
+            self.beaten_at + interval
+        })
     }
 
     /// The open connections, those first that can be relied on most: a silent one costs every question that
@@ -508,5 +520,33 @@ impl Route {
 
     pub(super) fn is_on(&self, key: Key) -> bool {
         self.link == Link::Dialling(key) || self.link == Link::Up(key)
+    }
+}
+
+/// How long to leave a peer alone with which nothing is in flight. The connection that is asked may be dark; the peer must not
+/// count as silent before the others have been asked too: two round trips later, and with one for the answer.
+fn idle_interval(longest: Duration, heartbeat: Duration, round_trip: Duration) -> Duration {
+    longest.minus(round_trip.times(3)).max(heartbeat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_peer_far_away_is_asked_sooner() {
+        let interval = |round_trip_ms| {
+            let round_trip = Duration::from_millis(round_trip_ms);
+            let interval = idle_interval(
+                Duration::from_secs(1),
+                Duration::from_millis(500),
+                round_trip,
+            );
+            interval.as_nanos() / 1_000_000
+        };
+        assert_eq!(
+            [0, 1, 100, 300, 5_000].map(interval),
+            [1_000, 997, 700, 500, 500]
+        );
     }
 }
