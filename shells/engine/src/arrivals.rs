@@ -179,6 +179,8 @@ impl Arrivals {
 impl Engine {
     /// How many batches have arrived with this tag ([`Terms::arrival`](crate::Terms::arrival)), of all peers, since it was last
     /// [forgotten](Self::forget_arrivals). In a forked child: none.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn arrivals(&self, tag: u64) -> u64 {
         if !self.inner.is_ours() {
             return 0;
@@ -220,6 +222,8 @@ impl Engine {
 
     /// For an event loop: what is readable once [`Self::wait_arrivals`] would not wait, and stays so. It takes one descriptor
     /// until it is dropped. In a forked child: readable at once.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn watch_arrivals(&self, tag: u64, count: u64) -> io::Result<ArrivalWatch> {
         let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         match self.inner.is_ours() {
@@ -234,6 +238,8 @@ impl Engine {
 
     /// Forgets a tag: how many batches had arrived with it. 65,536 are counted at a time, of which each session may have been the
     /// first to tell of 4,096; with more, those who tell of another are held up, as by notifications that nobody takes.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn forget_arrivals(&self, tag: u64) -> u64 {
         if !self.inner.is_ours() {
             return 0;

@@ -65,6 +65,8 @@ impl Batch {
     }
 
     /// How it stands. O(1), whatever its size.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn status(&self) -> BatchReport {
         if !self.shared.is_ours() {
             return self.inherited_status();
@@ -85,6 +87,8 @@ impl Batch {
     }
 
     /// Waits until all requests have ended. Meanwhile this thread does its worker's work, if nobody else does.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn wait(&self, timeout: Duration) -> Result<BatchReport, WaitError> {
         if !self.shared.is_ours() {
             return Err(WaitError::Forked);
@@ -100,6 +104,8 @@ impl Batch {
 
     /// Waits until all requests have ended, all memory on this side is `Released`, and everything is
     /// `Settled` on the peer's side. For a batch without an `Indeterminate` request that is when it ends.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn wait_released(&self, timeout: Duration) -> Result<BatchReport, ReleaseError> {
         if !self.shared.is_ours() {
             return Err(ReleaseError::Forked);
@@ -154,6 +160,8 @@ impl Batch {
     /// there, that is logged, and nothing else happens.
     ///
     /// Callbacks of one batch run in the order in which they were given.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn on_done(&self, callback: impl FnOnce(BatchReport) + Send + 'static) {
         if !self.shared.is_ours() {
             return;
@@ -186,6 +194,8 @@ impl Batch {
     }
 
     /// What becomes of the notification that it carries; `None`: it carries none.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn delivery(&self) -> Option<Delivery> {
         self.shared.slip.clone().map(Delivery::new)
     }
@@ -193,6 +203,8 @@ impl Batch {
     /// Stops sending what has not been sent. Requests that have not ended end soon, as `Cancelled`, or as
     /// `Completed` if all their bytes were on the way. A small request that goes as one with its neighbours, of other
     /// batches perhaps, is sent with them all the same, and ends when they do.
+    ///
+    /// Example: [guide](crate::guide#batches).
     pub fn cancel(&self) {
         if self.shared.is_ours() {
             self.post.cancel(self.shared.row);
@@ -201,6 +213,8 @@ impl Batch {
 
     /// Its first request that ended other than well, by its index, and how; `None`: none has, so far. [`crate::advice`] says
     /// what can be done about its cause. O(n), if all are well.
+    ///
+    /// Example: [guide](crate::guide#batches).
     pub fn first_failure(&self) -> Option<(usize, Report)> {
         if !self.shared.is_ours() {
             return None;
@@ -213,6 +227,8 @@ impl Batch {
     /// How its `index`-th request stands; `None`: it has fewer. An `Indeterminate` one is brought up to date
     /// when proof comes later, unless 16,384 newer batches needed its place: `local` and `remote` say what is
     /// known now. [`Self::wait_released`] waits for that.
+    ///
+    /// Example: [guide](crate::guide#batches).
     pub fn report(&self, index: usize) -> Option<Report> {
         if !self.shared.is_ours() {
             return None;

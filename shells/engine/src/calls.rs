@@ -14,6 +14,8 @@ pub trait Calls: Send + Sync {
 
 impl Engine {
     /// Asks the program of the peer that owns `remote` to do something.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn call(
         &self,
         remote: SegmentId,

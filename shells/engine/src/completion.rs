@@ -73,6 +73,8 @@ impl Tray {
 
 impl CompletionQueue {
     /// An empty queue. Takes one descriptor.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn new() -> io::Result<Self> {
         let queue = Owned::new(Arc::new(EventQueue::new()?));
         Ok(Self { queue })
@@ -80,6 +82,8 @@ impl CompletionQueue {
 
     /// From when the batch has ended, which may be now, a completion with this tag waits here. The batch's
     /// handles can be dropped. Adding a batch twice gives two completions.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn add(&self, batch: &Batch, tag: u64) {
         batch.fill(Tray {
             queue: self.queue.clone(),
@@ -88,12 +92,16 @@ impl CompletionQueue {
     }
 
     /// Takes a completion if one waits. In a forked child: never.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn poll(&self) -> Option<Completion> {
         self.queue.is_ours().then(|| self.queue.pop()).flatten()
     }
 
     /// Takes a completion; blocks until there is one. `None`: there was none in time. In a forked child:
     /// `None` at once.
+    ///
+    /// Example: [guide](crate::guide#ends-of-batches).
     pub fn wait(&self, timeout: Duration) -> Option<Completion> {
         if !self.queue.is_ours() {
             return None;

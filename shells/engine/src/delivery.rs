@@ -53,6 +53,8 @@ impl Delivery {
     }
 
     /// How it stands. In a forked child: `Unknown`.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn status(&self) -> DeliveryStatus {
         match self.slip.is_ours() {
             true => *lock(&self.slip.status),
@@ -61,6 +63,8 @@ impl Delivery {
     }
 
     /// Waits until it is not `Pending` any more.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn wait(&self, timeout: Duration) -> Result<DeliveryStatus, DeliveryError> {
         if !self.slip.is_ours() {
             return Err(DeliveryError::Forked);
@@ -174,6 +178,8 @@ impl Engine {
     /// [`NOTIFICATION_BYTES_MAX`](crate::NOTIFICATION_BYTES_MAX) bytes. It gets it once and after what was
     /// told it before, also if connections are lost meanwhile. Does not wait for batches under way; see
     /// [`Self::submit_notifying`].
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn notify(&self, remote: SegmentId, bytes: &[u8]) -> Result<Delivery, NotifyError> {
         let inner = &self.inner;
         if !inner.is_ours() {

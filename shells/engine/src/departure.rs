@@ -26,6 +26,8 @@ pub struct Undrained {
 
 impl Undrained {
     /// Whether it is nothing.
+    ///
+    /// Example: [guide](crate::guide#changing-and-ending).
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -49,6 +51,8 @@ impl Engine {
     ///
     /// Returns when all of that is so, or after `within`, or when somebody shuts the engine down meanwhile: with what is under
     /// way still. Peers of older builds do not understand; they are among those that are waited for.
+    ///
+    /// Example: [guide](crate::guide#changing-and-ending).
     pub fn drain(&self, within: Duration) -> Undrained {
         let inner = &self.inner;
         if !inner.is_ours() {

@@ -119,6 +119,8 @@ impl Engine {
     /// has protection domains of its own. Files and memory of GPUs are for the common domain only.
     ///
     /// Without certificates domains keep apart whom the network tells apart: an address is believed.
+    ///
+    /// Example: [guide](crate::guide#trust).
     pub fn domain(&self, name: &str) -> Result<Domain, RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
@@ -137,6 +139,8 @@ impl Engine {
 
 impl Domain {
     /// As [`Engine::allocate`].
+    ///
+    /// Example: [guide](crate::guide#trust).
     pub fn allocate(
         &self,
         name: &str,
@@ -151,6 +155,8 @@ impl Domain {
     /// # Safety
     ///
     /// That of [`Engine::register`].
+    ///
+    /// Example: [guide](crate::guide#trust).
     pub unsafe fn register(
         &self,
         name: &str,
@@ -166,6 +172,8 @@ impl Domain {
     }
 
     /// As [`Engine::register_region`], for memory of the host.
+    ///
+    /// Example: [guide](crate::guide#trust).
     pub fn register_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
         self.engine.register_region_in(self.domain, name, region)
     }

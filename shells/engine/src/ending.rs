@@ -76,6 +76,8 @@ impl Engine {
     /// Any thread may call it, in callbacks, wakers and calls of peers too, again and at the same time: whoever comes later
     /// waits for the first. Callbacks that are due are called before it returns, here or on threads of the engine; one that is
     /// running goes on if it takes longer than a second, or if it is what called this.
+    ///
+    /// Example: [guide](crate::guide#changing-and-ending).
     pub fn shutdown(&self) {
         if self.inner.is_ours() {
             self.inner.shut_down();

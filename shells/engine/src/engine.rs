@@ -120,16 +120,22 @@ fn rail_state<S: Serializer>(state: &RailState, to: S) -> Result<S::Ok, S::Error
 
 impl Engine {
     /// Where it listens, with the port that it got.
+    ///
+    /// Example: [guide](crate::guide#starting).
     pub fn listening(&self) -> Option<SocketAddr> {
         self.inner.sessions.listening
     }
 
     /// Whether this process made it. In a forked child it is a copy that can do nothing.
+    ///
+    /// Example: [guide](crate::guide#starting).
     pub fn is_ours(&self) -> bool {
         self.inner.is_ours()
     }
 
     /// Lets peers in, where [`Hooks::lets_in_later`](crate::Hooks::lets_in_later) has kept them out.
+    ///
+    /// Example: [guide](crate::guide#starting).
     pub fn let_in(&self) {
         if self.is_ours() {
             for listener in lock(&self.inner.outside).drain(..) {
@@ -139,6 +145,8 @@ impl Engine {
     }
 
     /// What people tell the cluster's key, or its certificate, by that it has now; `None`: there is none, and nobody is asked for one.
+    ///
+    /// Example: [guide](crate::guide#starting).
     pub fn key(&self) -> Option<Fingerprint> {
         self.membership().map(|key| key.fingerprint())
     }
@@ -151,6 +159,8 @@ impl Engine {
 
     /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`], then their spares. Those of a
     /// lost peer stay until a new peer needs their place.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn rails(&self) -> Vec<RailStatus> {
         if !self.is_ours() {
             return Vec::new();
@@ -177,11 +187,15 @@ impl Engine {
     }
 
     /// Its transports in order of preference, those too that it runs without.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn transports(&self) -> Vec<TransportStatus> {
         self.inner.transports.status()
     }
 
     /// What it has done so far, and what is held. Asks its workers, for 50 ms at most.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn stats(&self) -> Stats {
         let inner = &self.inner;
         let name = |transport| inner.transports.name(transport);
@@ -240,12 +254,16 @@ impl Engine {
     /// The flight recording, if [`crate::Hooks::recording`] asked for one: every call on core, and what it answered.
     /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned, unless
     /// [`Self::recording_cut`] says otherwise.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn recording(&self) -> Option<&Path> {
         self.inner.fabric.recording()
     }
 
     /// Why the flight recording does not have all that happened, if so: its disk was full, or did not follow. The engine does
     /// not wait for it.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn recording_cut(&self) -> Option<RecordingCut> {
         self.inner.fabric.recording_cut()
     }

@@ -89,6 +89,8 @@ const fn kind(memory: MemoryKind) -> &'static str {
 impl Engine {
     /// Says which transports and rails a transfer of `length` bytes between these segments would take now, and why not the
     /// others. Moves nothing. The remote segment is a peer's.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn explain(
         &self,
         local: SegmentId,

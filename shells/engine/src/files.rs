@@ -104,6 +104,8 @@ impl Engine {
     ///
     /// Whole pages of a file go past the page cache where memory is aligned like them, unless the terms say otherwise. So
     /// a file is best read and written in such pieces, and not at the same time by other means.
+    ///
+    /// Example: [guide](crate::guide#files).
     pub fn open_file(&self, path: &Path, terms: &FileTerms) -> Result<SegmentId, FileError> {
         let mut options = File::options();
         let file = options.read(true).write(!terms.read_only).open(path);
@@ -115,6 +117,8 @@ impl Engine {
     }
 
     /// The same for a file that is open: for reading, and also for writing unless the terms are read only.
+    ///
+    /// Example: [guide](crate::guide#files).
     pub fn register_file(&self, file: File, terms: &FileTerms) -> Result<SegmentId, FileError> {
         let inner = &self.inner;
         if !inner.is_ours() {
@@ -132,6 +136,8 @@ impl Engine {
 
     /// Lets peers open a file's segment under a name, and use it so far as both `access` and its own terms allow. What
     /// they read and write is staged through memory here, chunk by chunk.
+    ///
+    /// Example: [guide](crate::guide#files).
     pub fn offer_file(
         &self,
         segment: SegmentId,
@@ -166,6 +172,8 @@ impl Engine {
     /// Waits until what requests that have completed wrote to a file is on the disk, so that it survives a loss of
     /// power. Blocks. If the disk failed meanwhile to store what it had taken, this fails, and so does every later call for
     /// this segment, because bytes of any request on it may be gone. To go on, write them to a segment made anew.
+    ///
+    /// Example: [guide](crate::guide#files).
     pub fn sync_file(&self, segment: SegmentId) -> Result<(), FileError> {
         let inner = &self.inner;
         if !inner.is_ours() {

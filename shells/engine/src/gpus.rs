@@ -60,6 +60,8 @@ pub struct GpuInfo {
 impl GpuInfo {
     /// The tier of a device for this GPU's memory, 0 the nearest: by the way between them on the PCI bus, or, of a device
     /// that is not on it or says nothing, by their NUMA nodes.
+    ///
+    /// Example: [guide](crate::guide#gpus).
     pub fn tier(&self, device: &Device) -> u8 {
         let mut known = self.interfaces.iter();
         let known = known.find(|(name, _)| *name == device.name);
@@ -71,6 +73,8 @@ impl GpuInfo {
 }
 
 /// The GPUs of this machine. An error says why there are none.
+///
+/// Example: [guide](crate::guide#gpus).
 pub fn gpus() -> Result<Vec<GpuInfo>, CudaError> {
     describe(&*Gpus::load()?, &machine::devices())
 }
@@ -103,6 +107,8 @@ pub(crate) fn find(config: &Config, hooks: &Hooks) -> Result<Arc<Gpus>, CudaErro
 
 impl Engine {
     /// Allocates memory of a GPU, `cuda:0` being number 0, and registers it as a segment.
+    ///
+    /// Example: [guide](crate::guide#gpus).
     pub fn allocate_on_gpu(
         &self,
         name: &str,
@@ -126,6 +132,8 @@ impl Engine {
     ///
     /// It holds for all copies of that device, those of other segments too. Where a transport lets a network device read GPUs by
     /// itself, nothing would wait, and it is refused ([`CudaError::Unordered`]): synchronise the stream instead.
+    ///
+    /// Example: [guide](crate::guide#gpus).
     pub fn order_after(&self, segment: SegmentId, stream: u64) -> Result<(), RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);

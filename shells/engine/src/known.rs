@@ -127,6 +127,8 @@ pub enum Availability {
 }
 
 /// All transports, those of this build tried out on this machine.
+///
+/// Example: [guide](crate::guide#looking-at-an-engine).
 pub fn transports() -> Vec<TransportInfo> {
     let info = |known: &Known| TransportInfo {
         name: known.name,
@@ -140,6 +142,8 @@ pub fn transports() -> Vec<TransportInfo> {
 }
 
 /// Transports that an engine which has these runs without, and why.
+///
+/// Example: [guide](crate::guide#looking-at-an-engine).
 pub fn transports_without(names: &[&str]) -> Vec<(&'static str, String)> {
     let others = transports().into_iter();
     let others = others.filter(|other| !names.contains(&other.name));

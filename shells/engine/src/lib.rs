@@ -21,24 +21,49 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The rooms:
+//! # Where to begin
 //!
-//! - `engine` is what a program holds; `start` and `ending` are how it begins and ends, `fork` keeps children out.
-//!   `config` is what it is started with, `error` why an operation did not happen, `machine` what is known of devices.
-//! - `segments` are memory and what is like it: `memory` of the program, `files` and `gpus` of this host, and those of
-//!   peers, by `opening`. `domains` says who may know of them.
-//!   `security` is the cluster's key.
-//! - `sessions` lead to `peers` and their rails, until they are `leaving`; `reception` answers what peers ask, `task`
-//!   runs what may block. `transports` are the ways between memories.
-//! - A `request` has one of the `plans`, goes by `submit` to the `workers`, and takes `room` with one;
-//!   `intake` is what has not begun. `staging` carries what has to pass through slots in memory.
-//! - `worker` drives one `Orchestrator` of `polyrail-core` by its contract; `post` is how others reach it, `drive_lock` who
-//!   drives it.
-//! - `stats` are what it has done and holds, `metrics` the same for a monitoring system.
-//! - `batch` is what is waited for; `followers` and `completion` tell of ends. `calls`, `delivery` and `notification`
-//!   carry what programs ask and tell each other.
+//! | to | use | example |
+//! |---|---|---|
+//! | configure and start an engine | [`Config`], [`Sources`], [`Engine::new`] | [guide](guide#configuration) |
+//! | offer memory, or use it | [`Engine::allocate`], [`Engine::register`], [`Region`] | [guide](guide#memory) |
+//! | find memory of a peer | [`Engine::open_segment`] | [guide](guide#segments-of-peers) |
+//! | move bytes | [`Engine::submit`], [`Engine::submit_with`], [`Engine::submit_paged`] | [guide](guide#batches) |
+//! | wait | [`Batch::wait`], `batch.await`, [`Batch::on_done`], [`CompletionQueue`] | [guide](guide#ends-of-batches) |
+//! | move the same again | [`Engine::prepare_transfer`] | [guide](guide#the-same-transfer-again-and-again) |
+//! | tell the peer's program | [`Terms`], [`Engine::notify`], [`Engine::call`] | [guide](guide#telling-the-peers-program) |
+//! | use files, GPUs | [`Engine::open_file`], [`Engine::allocate_on_gpu`] | [guide](guide#files) |
+//! | keep strangers out | [`keygen`], [`SecurityConfig`], [`Engine::domain`] | [guide](guide#trust) |
+//! | see what happens | [`Engine::stats`], [`Engine::expose`], [`Engine::explain`] | [guide](guide#looking-at-an-engine) |
+//! | stop | [`Batch::cancel`], [`Engine::drain`], [`Engine::shutdown`] | [guide](guide#changing-and-ending) |
 //!
-//! None of them decides about health, credits or order: that is core's.
+//! # What goes wrong, and how it is said
+//!
+//! - A call that is refused returns an error at once, and nothing of it has begun. The error names the request, the value
+//!   and the limit.
+//! - A wait that runs out is no end: the batch goes on until it ends or is [cancelled](Batch::cancel).
+//! - A batch ends with a [`Status`]. [`Status::Indeterminate`] says that bytes may still arrive, and
+//!   [`Report::local`] whether memory here may be used. [`Batch::first_failure`] gives the [`Cause`], and [`advice`] what to
+//!   do about it.
+//! - A peer that ends or falls silent: its requests end as [`Status::PeerLost`] or [`Status::Indeterminate`], its
+//!   segments have to be opened again.
+//!
+//! # Threads
+//!
+//! [`Engine`], [`Batch`] and the rest are `Send` and `Sync`; a clone is a handle of the same thing. One engine serves a
+//! whole program. It has threads of its own and needs no runtime. [`Batch::wait`] does the worker's work on the thread
+//! that waits. A callback runs on a thread of the engine, is short, and waits for no batch. In a forked child all
+//! handles answer `Forked`.
+//!
+//! # Limits
+//!
+//! A batch has up to 1,000,000 requests or blocks, and a worker 16,384 requests under way. A notification has up to
+//! [`NOTIFICATION_BYTES_MAX`] bytes. [`LimitsConfig`] has what can be configured.
+//!
+//! # Features
+//!
+//! Both are on by default, and neither needs anything to build, because libraries are loaded when an engine starts:
+//! `verbs` for RDMA, `cuda` for memory of GPUs.
 
 mod advice;
 mod afterwards;
@@ -64,6 +89,7 @@ mod followers;
 mod fork;
 mod gpus;
 mod guests;
+pub mod guide;
 mod hints;
 mod intake;
 mod known;

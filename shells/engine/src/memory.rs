@@ -17,6 +17,8 @@ impl Engine {
     /// Allocates memory and registers it as a segment. What peers may use can be mapped by those on the same host;
     /// so it is also shared with children of this process, while they live and have not executed another program. Its
     /// pages are not to be given back to the kernel by `madvise`: disks may go on with the old ones.
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub fn allocate(
         &self,
         name: &str,
@@ -28,6 +30,8 @@ impl Engine {
 
     /// The same, with a page behind each address before anybody can know of it: memory that is not there ends the process now
     /// and not in the middle of a transfer, and the first transfers are as fast as all others.
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub fn allocate_touched(
         &self,
         name: &str,
@@ -74,6 +78,8 @@ impl Engine {
     /// The range is mapped (or allocated on a GPU), and readable and writable, until [`Self::unregister`] has returned or the engine
     /// has ended. The program accepts that the engine, and peers as far as `access` allows, read and write
     /// it meanwhile.
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub unsafe fn register(
         &self,
         name: &str,
@@ -113,6 +119,8 @@ impl Engine {
     }
 
     /// Registers a region as a segment, so that peers find in it from the start what the program has put there.
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub fn register_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
         self.register_region_in(TrustDomain::COMMON, name, region)
     }
@@ -160,6 +168,8 @@ impl Engine {
     ///
     /// [`RegisterError::Unprovable`]: a device, or a peer on this host, may still touch the memory. It is no segment any more, its
     /// name is free, and [`Self::segment_bytes`] still lists it; ask again until it succeeds.
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub fn unregister(&self, segment: SegmentId) -> Result<(), RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
@@ -191,6 +201,8 @@ impl Engine {
     }
 
     /// The memory of a local segment; `None`: there is no such segment (any more).
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub fn region(&self, segment: SegmentId) -> Option<Arc<Region>> {
         if !self.inner.is_ours() {
             return None;
@@ -202,6 +214,8 @@ impl Engine {
     }
 
     /// The local segment of this name.
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub fn local_segment(&self, name: &str) -> Option<SegmentId> {
         if !self.inner.is_ours() {
             return None;
@@ -210,6 +224,8 @@ impl Engine {
     }
 
     /// The size of a segment, on either side; also of one that [`Self::unregister`] cannot prove to be free.
+    ///
+    /// Example: [guide](crate::guide#memory).
     pub fn segment_bytes(&self, segment: SegmentId) -> Option<u64> {
         if !self.inner.is_ours() {
             return None;

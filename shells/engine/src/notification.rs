@@ -242,6 +242,8 @@ impl Notifications {
     }
 
     /// Takes a notification if one waits. In a forked child: never.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn poll(&self) -> Option<Notification> {
         if !self.desk.is_ours() {
             return None;
@@ -251,6 +253,8 @@ impl Notifications {
     }
 
     /// Takes a notification; blocks until there is one.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn wait(&self, timeout: Duration) -> Result<Notification, ReceiveError> {
         if !self.desk.is_ours() {
             return Err(ReceiveError::Forked);
@@ -283,6 +287,8 @@ impl fmt::Debug for Notifications {
 
 impl Engine {
     /// What the programs of peers that opened segments here tell this one.
+    ///
+    /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn notifications(&self) -> Notifications {
         Notifications::new(self.inner.mail.desk.clone())
     }

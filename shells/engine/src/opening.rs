@@ -21,6 +21,8 @@ pub(crate) const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
 impl Engine {
     /// Opens a segment of a peer, named `HOST:PORT/SEGMENT`. Makes a session with the peer if there is none.
     /// Opening it again gives the same id while it is the same memory.
+    ///
+    /// Example: [guide](crate::guide#segments-of-peers).
     pub fn open_segment(&self, address: &str) -> Result<SegmentId, OpenError> {
         if !self.inner.is_ours() {
             return Err(OpenError::Forked);
@@ -157,6 +159,8 @@ impl Engine {
     ///
     /// Segments of a peer that is lost are closed already, and so may those be whose name has been opened anew since its owner
     /// has something else under it. To close them is right, and does nothing.
+    ///
+    /// Example: [guide](crate::guide#segments-of-peers).
     pub fn close_segment(&self, segment: SegmentId) -> Result<(), CloseError> {
         if !self.inner.is_ours() {
             return Err(CloseError::Forked);
@@ -166,6 +170,8 @@ impl Engine {
 
     /// The same for whoever cannot wait for requests that use the segment: it is closed once they have ended, when another
     /// segment of a peer is opened or closed.
+    ///
+    /// Example: [guide](crate::guide#segments-of-peers).
     pub fn close_segment_later(&self, segment: SegmentId) -> Result<(), CloseError> {
         if !self.inner.is_ours() {
             return Err(CloseError::Forked);

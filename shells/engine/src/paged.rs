@@ -248,6 +248,8 @@ impl Engine {
     }
 
     /// Checks requests for blocks like [`Self::submit_paged`] and keeps them, to be posted many times. The tables may change then.
+    ///
+    /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn prepare_paged(
         &self,
         requests: &[PagedRequest<'_>],

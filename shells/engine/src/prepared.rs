@@ -144,11 +144,15 @@ impl PreparedTransfer {
     }
 
     /// Submits the requests as one batch, all or nothing.
+    ///
+    /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn post(&mut self) -> Result<Batch, SubmitError> {
         self.post_with(&Terms::default())
     }
 
     /// The same on other terms than usual.
+    ///
+    /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
         let claim = self.engine.claim(&self.requests, self.firsts.as_deref())?;
         let engine = &self.engine;
@@ -219,6 +223,8 @@ impl PreparedTransfer {
     }
 
     /// What it moves. Paged requests are shown as the ranges that they come to: blocks that lie one behind the other are one.
+    ///
+    /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }

@@ -35,6 +35,8 @@ impl Engine {
     ///   connections that begin from now on. An engine that asks nobody who is a member does not begin to, and none stops.
     ///
     /// All of it or, where something is wrong, nothing.
+    ///
+    /// Example: [guide](crate::guide#changing-and-ending).
     pub fn reload(&self, config: &Config) -> Result<(), EngineError> {
         let inner = &self.inner;
         if !inner.is_ours() || self.is_closing() {

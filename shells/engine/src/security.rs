@@ -12,6 +12,8 @@ use crate::error::EngineError;
 /// Makes a new cluster key, and leaves it in a new file that only its owner may read. What people tell the key by.
 ///
 /// Every engine whose configuration names a copy of the file (`security/key_file`) is a member of the cluster.
+///
+/// Example: [guide](crate::guide#trust).
 pub fn keygen(path: &Path) -> Result<Fingerprint, EngineError> {
     let secret = Secret::draw().map_err(|source| EngineError::System {
         what: "draw a random key",
@@ -25,6 +27,8 @@ pub fn keygen(path: &Path) -> Result<Fingerprint, EngineError> {
 
 impl SecurityConfig {
     /// What people tell the cluster's key, or this engine's certificate, by, read from its file; `None`: the configuration names none.
+    ///
+    /// Example: [guide](crate::guide#trust).
     pub fn fingerprint(&self) -> Result<Option<Fingerprint>, EngineError> {
         Ok(self.key()?.map(|key| key.fingerprint()))
     }

@@ -510,6 +510,8 @@ impl Engine {
     /// there is no session with an engine there.
     ///
     /// Only right if it is true. What a process that does live still writes is written after its report.
+    ///
+    /// Example: [guide](crate::guide#changing-and-ending).
     pub fn declare_lost(&self, address: &str) -> Result<bool, OpenError> {
         let remote = resolve(address)?;
         let peer = lock(&self.inner.sessions.peers).at(remote).cloned();

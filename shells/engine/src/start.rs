@@ -71,11 +71,15 @@ pub struct Hooks {
 impl Engine {
     /// Starts an engine. It loads the libraries that the configuration names for transports
     /// ([`TransportConfig::library`](crate::TransportConfig::library)), whose code runs in this process from then on.
+    ///
+    /// Example: [guide](crate::guide#starting).
     pub fn new(config: Config) -> Result<Self, EngineError> {
         Self::with_hooks(config, Hooks::default())
     }
 
     /// Starts an engine with something plugged in.
+    ///
+    /// Example: [guide](crate::guide#starting).
     pub fn with_hooks(config: Config, hooks: Hooks) -> Result<Self, EngineError> {
         let machine = Machine::this(&config);
         let (named, within) = (!config.rails.is_empty(), !config.rails_within.is_empty());

@@ -28,6 +28,8 @@ impl Engine {
     /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
     /// because then it drives the batch itself. Should it not, nor look at the batch, that begins, or goes on, up to
     /// 4 ms later.
+    ///
+    /// Example: [guide](crate::guide#batches).
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
         self.submit_with(requests, &Terms::default())
     }
@@ -42,6 +44,8 @@ impl Engine {
     /// be taken back. So its place in the line is taken now: there are 16,384 to each peer, and
     /// [`SubmitError::Full`] when they are in use. Notifications to one peer arrive in the order in which
     /// their batches completed and [`Self::notify`] was called.
+    ///
+    /// Example: [guide](crate::guide#batches).
     pub fn submit_notifying(
         &self,
         requests: &[Request],
@@ -55,6 +59,8 @@ impl Engine {
     }
 
     /// Submits requests as one batch, all or nothing, on other terms than usual.
+    ///
+    /// Example: [guide](crate::guide#batches).
     pub fn submit_with(
         &self,
         requests: &[Request],

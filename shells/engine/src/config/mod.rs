@@ -119,6 +119,8 @@ pub struct Config {
 
 impl Config {
     /// The default, with a name.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -140,16 +142,22 @@ impl Config {
     }
 
     /// From a file in JSON.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         Ok(Sources::new().file(path.as_ref()).load()?.config)
     }
 
     /// From the environment: `POLYRAIL_<KEY>`, with `/` in the key written `__`.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn from_env() -> Result<Self, ConfigError> {
         Ok(Sources::new().environment().load()?.config)
     }
 
     /// The same, without a transport of this name, whatever was said of it.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn without(mut self, name: &str) -> Self {
         let name = known::real_name(name).to_owned();
         self.transports.entry(name).or_default().enable = false;
@@ -158,6 +166,8 @@ impl Config {
 
     /// Takes these rails, and what runs over rails only: transports inside a host stay out, unless the configuration
     /// says otherwise.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn use_rails(&mut self, rails: &[IpAddr]) {
         self.rails = rails.to_vec();
         for name in [known::SHM, known::CUDA_IPC, known::STAGED] {
@@ -170,6 +180,8 @@ impl Config {
     }
 
     /// Has this policy choose the rails of all transports, whatever was said of smart scheduling.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn use_policy(&mut self, policy: Policy) {
         self.policy = policy;
         for transport in self.transports.values_mut() {
@@ -178,6 +190,8 @@ impl Config {
     }
 
     /// The parameters of a transport.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn transport(&self, name: &str) -> TransportConfig {
         self.said_of(name).cloned().unwrap_or_default()
     }
@@ -189,6 +203,8 @@ impl Config {
     }
 
     /// How rails of a transport are chosen: by [`Self::policy`], or in turn without its smart scheduling.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn policy_of(&self, name: &str) -> Policy {
         let is_smart = self.transport(name).documented.enable_smart_scheduling;
         match self.policy {
@@ -198,6 +214,8 @@ impl Config {
     }
 
     /// Checks what a program may have set itself, by the same rules as text.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn check(&self) -> Result<(), ConfigError> {
         check::check(self)
     }

@@ -32,6 +32,8 @@ the nearest known key, or which values differ from their defaults. Rust programs
 ";
 
 /// All keys, as a page in Markdown.
+///
+/// Example: [guide](crate::guide#configuration).
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
     let names: Vec<_> = known::names()

@@ -85,11 +85,15 @@ pub struct Effective {
 
 impl Sources {
     /// No sources yet: every key has its default.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a file in JSON.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn file(mut self, path: impl AsRef<Path>) -> Self {
         let name = path.as_ref().display().to_string();
         match read(path.as_ref()) {
@@ -102,6 +106,8 @@ impl Sources {
     }
 
     /// Adds a text in JSON, which `name` stands for in errors.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn json(mut self, name: &str, text: &str) -> Self {
         self.count += 1;
         let text = Text { name, text };
@@ -120,11 +126,15 @@ impl Sources {
     }
 
     /// Adds the environment of this process.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn environment(self) -> Self {
         self.variables(std::env::vars_os())
     }
 
     /// Adds environment variables. Those that do not begin with `POLYRAIL_` are nobody's business here.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn variables(mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         self.count += 1;
         let ours = |(name, value): (OsString, OsString)| {
@@ -152,6 +162,8 @@ impl Sources {
     }
 
     /// Checks how the values go together, and gives the configuration or everything that is wrong.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn load(mut self) -> Result<Loaded, ConfigError> {
         self.choose_policy();
         let mut problems = Vec::new();

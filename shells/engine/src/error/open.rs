@@ -101,6 +101,8 @@ pub enum OpenError {
 
 impl OpenError {
     /// Whether what was asked for is at fault rather than the network or the peer.
+    ///
+    /// Example: [guide](crate::guide#segments-of-peers).
     pub fn is_usage(&self) -> bool {
         matches!(
             self,

@@ -57,6 +57,8 @@ pub enum EngineError {
 
 impl EngineError {
     /// Whether the configuration is at fault rather than the machine.
+    ///
+    /// Example: [guide](crate::guide#starting).
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Insecure { .. } | Self::Config { .. } => true,

@@ -27,11 +27,15 @@ pub use rdma::{NearGpu, PortGid, RdmaPort, rdma_ports};
 use sysfs::Sysfs;
 
 /// All network interfaces of this machine, by name.
+///
+/// Example: [guide](crate::guide#gpus).
 pub fn devices() -> Vec<Device> {
     device::list(&Sysfs::new("/sys"), &device::addresses())
 }
 
 /// All NUMA nodes of this machine, in order; none if it says nothing about them.
+///
+/// Example: [guide](crate::guide#gpus).
 pub fn numa_nodes() -> Vec<NumaNode> {
     numa::list(&Sysfs::new("/sys"))
 }

@@ -50,6 +50,8 @@ pub struct PortGid {
 }
 
 /// All ports of all RDMA devices of this machine, in order, each tried out; none if this build has no RDMA.
+///
+/// Example: [guide](crate::guide#gpus).
 pub fn rdma_ports() -> Vec<RdmaPort> {
     #[cfg(feature = "verbs")]
     return polyrail_verbs::examine().into_iter().map(shown).collect();

@@ -19,6 +19,8 @@ const RAILS_MAX: usize = 256;
 const OTHER: &str = "other";
 
 /// All families that [`crate::Engine::metrics`] has, in its order, as `docs/metrics.md` has them.
+///
+/// Example: [guide](crate::guide#looking-at-an-engine).
 pub fn metrics_reference() -> String {
     let mut page = String::from(HEAD);
     for family in FAMILIES {

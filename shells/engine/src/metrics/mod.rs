@@ -37,6 +37,8 @@ pub struct Exposed {
 
 impl Exposed {
     /// Where, with the port that it got.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn at(&self) -> SocketAddr {
         self.at
     }
@@ -63,12 +65,16 @@ impl Engine {
     /// whoever can reach the address can read them: use a loopback address unless a monitoring system elsewhere asks.
     ///
     /// Takes a thread. Connections are bounded in number, bytes and time, so nobody can keep others out for long.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn expose(&self, at: SocketAddr) -> Result<Exposed, ExposeError> {
         expose(&self.inner, at)
     }
 
     /// What the engine has done and holds, as OpenMetrics text. [`metrics_reference`] lists the names. Asks the workers as
     /// [`Self::stats`] does.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn metrics(&self) -> String {
         page::text(self.stats())
     }

@@ -60,6 +60,8 @@ pub struct Backlog {
 
 impl Backlog {
     /// Why no room came.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn pressure(&self) -> Pressure {
         let load = &self.load;
         // Who sleeps is woken by what comes; the thread for what is staged has nothing to look at.

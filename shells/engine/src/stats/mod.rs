@@ -81,6 +81,8 @@ impl LimitUse {
 
 impl Stats {
     /// All switches of transports.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn failovers_total(&self) -> u64 {
         self.failovers.iter().map(|row| row.count).sum()
     }

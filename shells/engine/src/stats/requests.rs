@@ -47,6 +47,8 @@ pub struct Latencies {
 
 impl Latencies {
     /// The longest time that each of [`Self::counts`] counts, in seconds.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn bounds() -> impl Iterator<Item = f64> {
         let bounded = (0..TIMES - 1).map(|power| f64::from(1 << power) / 1e6);
         bounded.chain([f64::INFINITY])

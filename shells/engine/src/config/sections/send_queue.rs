@@ -19,6 +19,8 @@ pub struct SendQueueConfig {
 
 impl SendQueueConfig {
     /// The profile `mori`: what the MORI-IO flow-control rework has by default.
+    ///
+    /// Example: [guide](crate::guide#configuration).
     pub fn mori() -> Self {
         Self::of(&CoreSendQueueConfig::MORI)
     }
