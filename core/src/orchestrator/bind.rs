@@ -526,9 +526,9 @@ impl<P: Chooser> Orchestrator<'_, P> {
             false => None,
         };
         let place = (way, need.line);
-        self.fill_board(now, place, lead, length);
+        self.fill_open_rails(now, place, lead, length);
         if self.probe_idle(now, way.peer) {
-            self.fill_board(now, place, lead, length);
+            self.fill_open_rails(now, place, lead, length);
         }
         let (wants, some_open) = match lead {
             Some(lead) => (Some(lead.wants), lead.some_open),
@@ -540,7 +540,13 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.open_more(now, way, wants, some_open, is_more)
     }
 
-    fn fill_board(&mut self, now: Instant, place: (Way, Line), lead: Option<Lead>, length: u32) {
+    fn fill_open_rails(
+        &mut self,
+        now: Instant,
+        place: (Way, Line),
+        lead: Option<Lead>,
+        length: u32,
+    ) {
         let view = View::new(self.plans, self.lanes, self.shared, now);
         self.open_rails.fill(view, place, lead, length);
     }

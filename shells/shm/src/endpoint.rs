@@ -19,10 +19,10 @@ use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::board::{Board, Processor, Withdrawn};
 use crate::copy_threads::Member;
 use crate::far::Mappings;
 use crate::lane::{self, End, Lane, Locals, Peer};
+use crate::mailbox::{Mailbox, Processor, Withdrawn};
 use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::reach::Asking;
 use crate::wire::{Cookie, LaneName};
@@ -91,8 +91,8 @@ struct Slot {
 enum State {
     Opening {
         asking: Asking<Arc<OwnedFd>>,
-        board: Board,
-        /// What the board is a mapping of.
+        mailbox: Mailbox,
+        /// What the mailbox is a mapping of.
         file: Arc<OwnedFd>,
         by: Instant,
     },
@@ -164,7 +164,7 @@ impl ShmEndpoint {
             .rails
             .get(&lane.rail())
             .ok_or_else(|| io::Error::other("nobody has said where its rail runs"))?;
-        let (board, file) = Board::new()?;
+        let (mailbox, file) = Mailbox::new()?;
         let name = LaneName {
             lane: lane.0,
             epoch: epoch.0,
@@ -181,7 +181,7 @@ impl ShmEndpoint {
         epoll::add(&self.epoll, &asking.socket, data, EventFlags::IN)?;
         Ok(State::Opening {
             asking,
-            board,
+            mailbox,
             file,
             by,
         })
@@ -212,10 +212,10 @@ impl ShmEndpoint {
             State::Over => {}
             State::Opening {
                 asking,
-                board,
+                mailbox,
                 file,
                 ..
-            } => match answer(asking, &self.cookie, board, file) {
+            } => match answer(asking, &self.cookie, mailbox, file) {
                 Ok(None) => {}
                 Ok(Some((cookie, no_pull))) => {
                     let process = Process::of(&asking.socket, cookie).ok();
@@ -242,10 +242,11 @@ impl ShmEndpoint {
         let Some(slot) = self.lanes.get_mut(&lane) else {
             return;
         };
-        if let State::Opening { asking, board, .. } =
-            std::mem::replace(&mut slot.state, State::Over)
+        if let State::Opening {
+            asking, mailbox, ..
+        } = std::mem::replace(&mut slot.state, State::Over)
         {
-            let open = Lane::new(asking.socket, board, peer, self.copy_threads.clone());
+            let open = Lane::new(asking.socket, mailbox, peer, self.copy_threads.clone());
             slot.state = State::Open(Box::new(open));
             self.opening -= 1;
             let opened = LaneFact::Opened { limits: LIMITS };
@@ -608,16 +609,16 @@ impl Endpoint for ShmEndpoint {
     }
 }
 
-/// What the target says to a greeting. Once it has mapped the board, that is fixed.
+/// What the target says to a greeting. Once it has mapped the mailbox, that is fixed.
 fn answer(
     asking: &mut Asking<Arc<OwnedFd>>,
     own: &OwnCookie,
-    board: &Board,
+    mailbox: &Mailbox,
     file: &OwnedFd,
 ) -> io::Result<Option<(Cookie, Option<String>)>> {
     let answer = asking.hear(own)?;
     if answer.is_some() {
-        board.fix(file)?;
+        mailbox.fix(file)?;
     }
     Ok(answer)
 }

@@ -13,10 +13,10 @@ use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::{RemoteRegion, Waits};
 
-use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
 use crate::copy_threads::{Made, Member};
 use crate::far::{Far, Mappings, Memory, Private};
 use crate::group::{Group, SPANS_MAX};
+use crate::mailbox::{GRANTS_MAX, Mailbox, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
 use crate::process::{OpenMemory, Process, is_hung_up};
 use crate::stop::{self, Point};
 use crate::sys::Way;
@@ -177,7 +177,7 @@ impl Peer {
 /// A lane that takes works.
 pub(crate) struct Lane {
     pub(crate) socket: OwnedFd,
-    board: Board,
+    mailbox: Mailbox,
     copy_threads: Member,
     /// The target's process, if its memory can be read.
     peer: Option<Peer>,
@@ -192,7 +192,7 @@ pub(crate) struct Lane {
     /// Works that need an answer first. They do not hold up what comes behind them: a target that is stopped answers
     /// nothing, and what it has given before can be used meanwhile.
     unknown: VecDeque<Posted>,
-    /// Cookies of works that are offered, in the board's order, from this row on.
+    /// Cookies of works that are offered, in the mailbox's order, from this row on.
     offered: VecDeque<u64>,
     first_row: usize,
     /// The target did not take a message; it is to be sent again.
@@ -206,13 +206,13 @@ pub(crate) struct Lane {
 impl Lane {
     pub(crate) fn new(
         socket: OwnedFd,
-        board: Board,
+        mailbox: Mailbox,
         peer: Option<Peer>,
         copy_threads: Member,
     ) -> Self {
         Self {
             socket,
-            board,
+            mailbox,
             copy_threads,
             peer,
             far: Numbered::default(),
@@ -272,21 +272,21 @@ impl Lane {
         }
         let here = Processor::here();
         if self.awaits.replace(here) != here {
-            self.board.set_awaits(here);
+            self.mailbox.set_awaits(here);
         }
     }
 
     /// From here on it has to be called to them. Whether there is one that nobody calls to.
     pub(crate) fn look_no_more(&self) -> bool {
         if self.awaits.take().is_some() {
-            self.board.set_awaits(None);
+            self.mailbox.set_awaits(None);
         }
-        self.is_offering() && self.board.is_answered(self.first_row)
+        self.is_offering() && self.mailbox.is_answered(self.first_row)
     }
 
     /// What it waits for, seen from the processor that this side runs on.
     pub(crate) fn waits(&self, here: Option<Processor>) -> Waits {
-        match (self.board.looked_at(), here) {
+        match (self.mailbox.looked_at(), here) {
             _ if !self.is_offering() => Waits::Short,
             (None, _) | (_, None) => Waits::Short,
             (Some(there), Some(here)) if there == here => Waits::Here,
@@ -358,11 +358,11 @@ impl Lane {
             };
             self.far.insert(key, far);
             // Taken back while it was given: that may have been said first.
-            if let Some(grant) = grant.filter(|grant| self.board.is_closed(*grant)) {
+            if let Some(grant) = grant.filter(|grant| self.mailbox.is_closed(*grant)) {
                 self.lose(key, grant);
             }
         }
-        if self.board.take_untold() {
+        if self.mailbox.take_untold() {
             self.lose_closed();
         }
         Ok(())
@@ -381,7 +381,7 @@ impl Lane {
     /// The same with all that it has taken back.
     fn lose_closed(&mut self) {
         let closed = |(key, far): (&RegionKey, &Far)| match far {
-            Far::There { grant, .. } if self.board.is_closed(*grant) => Some((*key, *grant)),
+            Far::There { grant, .. } if self.mailbox.is_closed(*grant) => Some((*key, *grant)),
             Far::There { .. } | Far::Nothing => None,
         };
         let closed: Vec<_> = self.far.iter().filter_map(closed).collect();
@@ -610,14 +610,14 @@ impl Lane {
         way: Way,
         share: u64,
     ) -> Result<Carried, End> {
-        if !self.board.enter(grant) {
+        if !self.mailbox.enter(grant) {
             return Ok(Carried::Refused);
         }
         // SAFETY: what is of this side is entered; the mapping lives, all works end inside it, and it is writable where `allows`
         // lets a write come here.
         let made = unsafe { self.make(group, way, share) };
         // A write that has come too late for the target is one all the same; it waits for those that are inside.
-        let still = self.board.leave(grant);
+        let still = self.mailbox.leave(grant);
         match made {
             Ok(made) if still || op == Op::Write => Ok(Carried::Moved(made)),
             Ok(_) => Ok(Carried::Refused),
@@ -637,13 +637,13 @@ impl Lane {
         share: u64,
     ) -> Result<Carried, End> {
         let peer = self.peer.as_ref().ok_or(End::Broken(Cause::Reset))?;
-        if !self.board.enter(grant) {
+        if !self.mailbox.enter(grant) {
             return Ok(Carried::Refused);
         }
         let way = peer.way_from(far.address, group.bytes, group.is_one());
         // SAFETY: what is of this side is entered.
         let pulled = unsafe { self.make(group, way, share) };
-        let still = self.board.leave(grant);
+        let still = self.mailbox.leave(grant);
         if !peer.process.is_marked() && !self.is_sound() {
             return Err(End::Broken(Cause::Reset));
         }
@@ -674,7 +674,7 @@ impl Lane {
             return Ok(Carried::Left);
         };
         stop::at(Point::Outside);
-        if !self.board.enter(grant) {
+        if !self.mailbox.enter(grant) {
             return Ok(Carried::Refused);
         }
         stop::at(Point::Inside);
@@ -682,7 +682,7 @@ impl Lane {
         let written = unsafe { self.make(group, way, share) };
         stop::at(Point::Written);
         // One that has come too late for the target is one all the same; it waits for those that are inside.
-        self.board.leave(grant);
+        self.mailbox.leave(grant);
         stop::at(Point::Left);
         Ok(Carried::Moved(written.unwrap_or_else(|error| {
             log::debug!("shm: the kernel does not write to the peer's memory: {error}");
@@ -720,7 +720,7 @@ impl Lane {
             key,
             offset: work.remote.offset,
         };
-        self.calls |= self.board.offer(row, &offer);
+        self.calls |= self.mailbox.offer(row, &offer);
         self.offered.push_back(work.cookie);
         self.queue.pop_front();
         Ok(Step::Offered)
@@ -729,7 +729,7 @@ impl Lane {
     /// Completes offers that were carried out.
     pub(crate) fn collect(&mut self, done: &mut impl FnMut(u64, Outcome)) -> Result<(), End> {
         while let Some(cookie) = self.offered.front().copied()
-            && let Some(pulled) = self.board.answer(self.first_row)
+            && let Some(pulled) = self.mailbox.answer(self.first_row)
         {
             self.offered.pop_front();
             self.first_row += 1;
@@ -765,14 +765,14 @@ impl Lane {
 
     /// Takes back what is offered.
     pub(crate) fn withdraw(&self) -> Withdrawn {
-        self.board.withdraw()
+        self.mailbox.withdraw()
     }
 }
 
 impl Drop for Lane {
     /// Nobody pulls from memory that is given back after this.
     fn drop(&mut self) {
-        self.board.withdraw();
+        self.mailbox.withdraw();
     }
 }
 

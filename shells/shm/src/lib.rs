@@ -7,13 +7,13 @@
 //! | shared (allocated by its engine) | the initiator copies into its mapping of it | the initiator copies out of it |
 //! | private (registered by its program) | the initiator, by `process_vm_writev` or a descriptor of `/proc/PID/mem` | the same, by `process_vm_readv` |
 //!
-//! The initiator says on a board that both sides map that it is inside a segment, copies, and says that it has left; the target
+//! The initiator says on a mailbox that both sides map that it is inside a segment, copies, and says that it has left; the target
 //! takes memory back from those who are not inside. A process is known by what only it has, within the call that copies
 //! (`mark`), because its number could have become a stranger's. Works are copied while the endpoint is polled, and complete in that
-//! poll. What the kernel does not write for the initiator it offers on the board, which the target's threads
-//! `polyrail-shm` work off, each the boards of its own lanes: they pull, by `process_vm_readv`. Works of the same two segments are
+//! poll. What the kernel does not write for the initiator it offers on the mailbox, which the target's threads
+//! `polyrail-shm` work off, each the mailboxes of its own lanes: they pull, by `process_vm_readv`. Works of the same two segments are
 //! copied together (`group`), by one call of the kernel, and what is long is cut over several threads of the engine. Either side
-//! looks for what the other one writes on the board while it is awake, and asks to be called by a message before it sleeps.
+//! looks for what the other one writes on the mailbox while it is awake, and asks to be called by a message before it sleeps.
 //!
 //! A peer is on this host if its socket can be connected to: the socket has an abstract name, drawn at random and
 //! told over the control plane, which means something in one network namespace only and leaves nothing behind. Each
@@ -26,14 +26,14 @@
 //! the right one.
 //!
 //! **Invariant:** no memory of a peer is mapped that could become shorter, or whose pages could go away and not come back; and
-//! a board has all of its pages for good before it is touched.
+//! a mailbox has all of its pages for good before it is touched.
 
-mod board;
 mod copy_threads;
 mod endpoint;
 mod far;
 mod group;
 mod lane;
+mod mailbox;
 mod mark;
 mod process;
 mod reach;

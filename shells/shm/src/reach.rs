@@ -28,7 +28,7 @@ const SHARED: Capabilities = Capabilities::NONE
     .with_local(MemoryKind::Shared)
     .with_remote(MemoryKind::Shared);
 
-/// Somebody who asks to come in at a target, with the board of a lane or without.
+/// Somebody who asks to come in at a target, with the mailbox of a lane or without.
 #[derive(Debug)]
 pub(crate) struct Asking<B> {
     pub(crate) socket: OwnedFd,
@@ -72,8 +72,8 @@ impl<B: AsFd> Asking<B> {
     }
 
     fn say(&self, hello: &Request) -> io::Result<()> {
-        let board = self.lane.as_ref().map(|(_, board)| board.as_fd());
-        packets::send(&self.socket, hello, board)
+        let mailbox = self.lane.as_ref().map(|(_, mailbox)| mailbox.as_fd());
+        packets::send(&self.socket, hello, mailbox)
     }
 
     /// What the target says to the greeting: its cookie, and why it cannot pull from here. `None`: nothing yet.

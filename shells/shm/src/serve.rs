@@ -15,8 +15,8 @@ use polyrail_transport::peek::Peek;
 use polyrail_transport::ticket::{self, Denied, Nonce, Proof, SessionSecret, Ticket};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled};
 use crate::copy_threads::Member;
+use crate::mailbox::{GRANTS_MAX, Mailbox, OFFERS_MAX, Offer, Processor, Pulled};
 use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::server::Common;
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
@@ -90,13 +90,13 @@ pub(crate) struct Hello {
     cookie: Cookie,
     lane: Option<LaneName>,
     ticket: Option<Ticket>,
-    board: Option<OwnedFd>,
+    mailbox: Option<OwnedFd>,
 }
 
 impl Said {
     /// Takes it off a connection. `None`: it has not come yet.
     pub(crate) fn receive(socket: &OwnedFd) -> io::Result<Option<Self>> {
-        let Some((request, board)) = packets::receive(socket)? else {
+        let Some((request, mailbox)) = packets::receive(socket)? else {
             return Ok(None);
         };
         let (version, session, cookie, lane, ticket) = match request {
@@ -124,7 +124,7 @@ impl Said {
             cookie,
             lane,
             ticket,
-            board,
+            mailbox,
         })))
     }
 }
@@ -142,10 +142,10 @@ impl Hello {
 
     /// Goes on with it.
     pub(crate) fn greeting(self, proof: Option<Proof>) -> io::Result<Greeting> {
-        let lane = match (self.lane, self.board) {
+        let lane = match (self.lane, self.mailbox) {
             (None, _) => None,
-            (Some(name), Some(board)) => Some((name, Arc::new(Board::of_peer(&board)?))),
-            (Some(_), None) => return Err(nonsense("it brings no board")),
+            (Some(name), Some(mailbox)) => Some((name, Arc::new(Mailbox::of_peer(&mailbox)?))),
+            (Some(_), None) => return Err(nonsense("it brings no mailbox")),
         };
         Ok(Greeting {
             session: self.session,
@@ -160,7 +160,7 @@ impl Hello {
 pub(crate) struct Greeting {
     pub(crate) session: SessionId,
     cookie: Cookie,
-    pub(crate) lane: Option<(LaneName, Arc<Board>)>,
+    pub(crate) lane: Option<(LaneName, Arc<Mailbox>)>,
     /// That this end is of the session as well, if it has a secret.
     pub(crate) proof: Option<Proof>,
 }
@@ -189,7 +189,7 @@ fn shortened(text: String) -> String {
 /// initiator may be stopped before that.
 pub(crate) struct Grant {
     key: RegionKey,
-    board: Arc<Board>,
+    mailbox: Arc<Mailbox>,
     number: u16,
     socket: Arc<OwnedFd>,
     /// The initiator's, if it is known.
@@ -206,7 +206,7 @@ impl Grant {
     pub(crate) fn is_left(&self) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let has_ended = || self.process.as_ref().is_some_and(|it| it.has_ended());
-        *is_over || self.board.close_grant(self.number) || is_hung_up(&self.socket) || has_ended()
+        *is_over || self.mailbox.close_grant(self.number) || is_hung_up(&self.socket) || has_ended()
     }
 
     /// The initiator has let go of it.
@@ -223,7 +223,7 @@ impl Grant {
         if *is_over || told() {
             return;
         }
-        self.board.set_untold();
+        self.mailbox.set_untold();
         // It may have heard all before it could see that. If this does not fit either, it has not.
         told();
     }
@@ -261,7 +261,7 @@ impl Loan for Grant {
 /// An admitted lane.
 pub(crate) struct Served {
     socket: Arc<OwnedFd>,
-    board: Arc<Board>,
+    mailbox: Arc<Mailbox>,
     /// Whose regions it reaches.
     domain: TrustDomain,
     /// The initiator's, if it can be read.
@@ -285,14 +285,14 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn new(
         socket: OwnedFd,
-        board: Arc<Board>,
+        mailbox: Arc<Mailbox>,
         domain: TrustDomain,
         process: Option<Process>,
         copy_threads: Member,
     ) -> Self {
         Self {
             socket: Arc::new(socket),
-            board,
+            mailbox,
             domain,
             process: process.map(Arc::new),
             copy_threads,
@@ -366,11 +366,11 @@ impl Served {
 
     /// Opens a grant that ends with the region. `false`: that has been revoked.
     fn lend(&mut self, region: &Region, number: u16) -> bool {
-        self.board.open_grant(number);
+        self.mailbox.open_grant(number);
         let grant = Arc::new(Grant {
             key: region.key(),
             is_over: Mutex::new(false),
-            board: self.board.clone(),
+            mailbox: self.mailbox.clone(),
             number,
             socket: self.socket.clone(),
             process: self.process.clone(),
@@ -424,14 +424,14 @@ impl Served {
         let here = Processor::here();
         if self.looks != here {
             self.looks = here;
-            self.board.set_looks(here);
+            self.mailbox.set_looks(here);
         }
     }
 
     /// From here on it has to be called to them.
     fn look_no_more(&mut self) {
         self.looks = None;
-        self.board.set_looks(None);
+        self.mailbox.set_looks(None);
     }
 
     /// Takes offers that go on where the one before ends, the first of them `after` so many. `held` is one that was taken
@@ -442,7 +442,7 @@ impl Served {
         let mut run = Run::new(first);
         while u64::from(run.offer.length) < TELL_BYTES
             && after + run.lengths.len() < OFFERS_MAX
-            && let Some(next) = self.board.take(self.row + after + run.lengths.len())
+            && let Some(next) = self.mailbox.take(self.row + after + run.lengths.len())
         {
             if !run.takes(&next) {
                 *held = Some(next);
@@ -454,7 +454,7 @@ impl Served {
 
     /// Takes the offer in a row. If there is none, the next one has to call, or it is looked for again for a while.
     fn take(&mut self, common: &Common, row: usize) -> Option<Offer> {
-        if let Some(offer) = self.board.take(row) {
+        if let Some(offer) = self.mailbox.take(row) {
             if self.spins_until.take().is_some() {
                 self.peek.tell(true);
             }
@@ -478,14 +478,14 @@ impl Served {
             return None;
         }
         self.look_no_more();
-        let late = self.board.take(row)?;
+        let late = self.mailbox.take(row)?;
         self.look();
         Some(late)
     }
 
     /// Whether the initiator looks for answers on this processor, and can offer nothing before it runs.
     fn is_awaited_here(&self) -> bool {
-        self.looks.is_some() && self.board.awaited_at() == self.looks
+        self.looks.is_some() && self.mailbox.awaited_at() == self.looks
     }
 
     /// Whether nobody is kept from running by looking on.
@@ -502,7 +502,7 @@ impl Served {
         for outcome in pulled {
             let counts = is_there || *outcome != Pulled::Done;
             let outcome = if counts { *outcome } else { Pulled::Failed };
-            self.board.tell(self.row, outcome);
+            self.mailbox.tell(self.row, outcome);
             self.row += 1;
         }
         self.seen = is_there.then(Instant::now);
@@ -513,7 +513,7 @@ impl Served {
     /// Calls an initiator that sleeps to what it was told: after a turn, not whenever it is told something. To wake
     /// somebody takes longer than to pull 128 KiB.
     fn call(&mut self) {
-        if std::mem::take(&mut self.uncalled) && self.board.calls() {
+        if std::mem::take(&mut self.uncalled) && self.mailbox.calls() {
             // If it does not fit, there are messages that wake the initiator.
             let _ = packets::send(&self.socket, &Answer::Pulled, None);
         }
@@ -562,7 +562,7 @@ impl Served {
             return Pulled::Refused;
         };
         let transfer = process.pull(offer.source, to);
-        let spare = || common.spare_processors(self.board.awaited_at().is_some());
+        let spare = || common.spare_processors(self.mailbox.awaited_at().is_some());
         // SAFETY: the region is entered.
         match unsafe {
             self.copy_threads

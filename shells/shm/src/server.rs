@@ -713,10 +713,10 @@ impl Service {
         let sent = proved.and_then(|()| packets::send(&socket, &ready, None));
         let connection = match greeting.lane {
             None => Connection::Idle(socket),
-            Some((name, board)) => Connection::Lane {
+            Some((name, mailbox)) => Connection::Lane {
                 session: greeting.session,
                 lane: LaneId(name.lane),
-                served: Served::new(socket, board, domain, process, self.copy_threads.clone()),
+                served: Served::new(socket, mailbox, domain, process, self.copy_threads.clone()),
             },
         };
         self.connections.insert(token, connection);

@@ -21,9 +21,9 @@ use polyrail_transport::{
 };
 use quickcheck::{Arbitrary, Gen};
 
-use crate::board::{Board, Offer, Processor, Pulled};
 use crate::copy_threads::CUT_BYTES_MIN;
 use crate::lane::UNMARKED_BYTES_MAX;
+use crate::mailbox::{Mailbox, Offer, Processor, Pulled};
 use crate::process::OwnCookie;
 use crate::reach::Asking;
 use crate::stop::{self, Point};
@@ -930,7 +930,7 @@ impl Fake {
     }
 
     /// Lets an initiator in, and gives it `region` as private memory for the first thing that it asks for.
-    fn admit(&self, initiator: &mut Initiator, region: &Region) -> (OwnedFd, Board) {
+    fn admit(&self, initiator: &mut Initiator, region: &Region) -> (OwnedFd, Mailbox) {
         let by = initiator.clock.now() + Duration::from_secs(20);
         initiator.endpoint.open(lane(), ONE, by);
         let socket = packets::accept(&self.listener).unwrap();
@@ -942,7 +942,7 @@ impl Fake {
                 ..
             }
         ));
-        let board = Board::of_peer(&file.unwrap()).unwrap();
+        let mailbox = Mailbox::of_peer(&file.unwrap()).unwrap();
         let ready = Answer::Ready {
             cookie: self.cookie(),
             no_pull: None,
@@ -954,7 +954,7 @@ impl Fake {
         let (Request::Map { grant, .. }, None) = Self::receive(&socket) else {
             panic!("it asks for something else");
         };
-        board.open_grant(grant);
+        mailbox.open_grant(grant);
         let answer = Answer::Private {
             grant,
             bytes: region.bytes(),
@@ -962,19 +962,19 @@ impl Fake {
             address: region.base().as_ptr().addr() as u64,
         };
         packets::send(&socket, &answer, None).unwrap();
-        (socket, board)
+        (socket, mailbox)
     }
 }
 
-fn with_fake() -> (Initiator, OwnedFd, Board, Arc<Region>) {
+fn with_fake() -> (Initiator, OwnedFd, Mailbox, Arc<Region>) {
     let fake = Fake::new();
     let there = region(1 << 20, Access::RemoteReadWrite, false);
     let mut initiator = Initiator::new(fake.name.clone(), far(&there), SESSION);
-    let (socket, board) = fake.admit(&mut initiator, &there);
+    let (socket, mailbox) = fake.admit(&mut initiator, &there);
     while Fake::receive_now(&socket) != Some(Request::Offered) {
         initiator.poll();
     }
-    (initiator, socket, board, there)
+    (initiator, socket, mailbox, there)
 }
 
 impl Fake {
@@ -986,24 +986,24 @@ impl Fake {
 
 #[test]
 fn offers_that_a_target_has_not_taken_are_withdrawn_by_a_fence() {
-    let (mut initiator, _socket, board, _there) = with_fake();
+    let (mut initiator, _socket, mailbox, _there) = with_fake();
     assert_eq!(initiator.fence(ONE), FENCED);
     // However late it wakes.
-    assert_eq!((board.take(0), board.take(1)), (None, None));
+    assert_eq!((mailbox.take(0), mailbox.take(1)), (None, None));
     assert!(initiator.seen.completions.is_empty());
 }
 
 #[test]
 fn who_polls_is_not_called_and_who_sleeps_is() {
-    let (mut initiator, _socket, board, _there) = with_fake();
+    let (mut initiator, _socket, mailbox, _there) = with_fake();
     initiator.poll();
-    assert!(!board.calls(), "it looks");
+    assert!(!mailbox.calls(), "it looks");
     let due = initiator.endpoint.poll_timeout();
-    assert!(board.calls(), "it is about to sleep: {due:?}");
+    assert!(mailbox.calls(), "it is about to sleep: {due:?}");
     initiator.poll();
-    assert!(!board.calls(), "it looks again");
-    board.take(0).unwrap();
-    board.tell(0, Pulled::Done);
+    assert!(!mailbox.calls(), "it looks again");
+    mailbox.take(0).unwrap();
+    mailbox.tell(0, Pulled::Done);
     // Nobody has called, and so it does not sleep.
     assert_eq!(initiator.endpoint.poll_timeout(), Some(Instant::ZERO));
     initiator.poll();
@@ -1012,10 +1012,10 @@ fn who_polls_is_not_called_and_who_sleeps_is() {
 
 #[test]
 fn who_waits_is_told_to_spin_while_the_target_is_awake_elsewhere() {
-    let (mut initiator, _socket, board, _there) = with_fake();
+    let (mut initiator, _socket, mailbox, _there) = with_fake();
     assert_eq!(initiator.endpoint.waits(), Waits::Short, "it was called");
     let waits = |initiator: &Initiator, at| {
-        board.set_looks(at);
+        mailbox.set_looks(at);
         let before = Processor::here();
         let waits = initiator.endpoint.waits();
         // The kernel may move this thread in between.
@@ -1029,19 +1029,19 @@ fn who_waits_is_told_to_spin_while_the_target_is_awake_elsewhere() {
     };
     until(&initiator, &Processor::here, Waits::Here);
     until(&initiator, &|| Some(Processor::NONE), Waits::Near);
-    board.set_looks(None);
-    board.take(0).unwrap();
-    board.take(1).unwrap();
-    board.tell(0, Pulled::Done);
-    board.tell(1, Pulled::Done);
+    mailbox.set_looks(None);
+    mailbox.take(0).unwrap();
+    mailbox.take(1).unwrap();
+    mailbox.tell(0, Pulled::Done);
+    mailbox.tell(1, Pulled::Done);
     initiator.poll();
     assert_eq!(initiator.endpoint.waits(), Waits::Nothing);
 }
 
-/// Puts offers on a lane's board from this row on, side by side from the start of `there`, and calls. Whether anybody can
+/// Puts offers on a lane's mailbox from this row on, side by side from the start of `there`, and calls. Whether anybody can
 /// be called.
 fn offer_all(
-    (socket, board): &(OwnedFd, Board),
+    (socket, mailbox): &(OwnedFd, Mailbox),
     row: usize,
     there: &Region,
     source: &[u8],
@@ -1054,16 +1054,16 @@ fn offer_all(
             key: there.key(),
             offset: (index * each) as u64,
         };
-        board.offer(row + index, &offer);
+        mailbox.offer(row + index, &offer);
     }
     packets::send(socket, &Request::Offered, None).is_ok()
 }
 
 /// Waits until so many rows from this one on are answered, in order.
-fn answers((_, board): &(OwnedFd, Board), row: usize, rows: usize) -> Vec<Pulled> {
+fn answers((_, mailbox): &(OwnedFd, Mailbox), row: usize, rows: usize) -> Vec<Pulled> {
     let until = StdInstant::now() + PATIENCE;
     let answer = |row| loop {
-        if let Some(answer) = board.answer(row) {
+        if let Some(answer) = mailbox.answer(row) {
             return answer;
         }
         assert!(StdInstant::now() < until, "row {row}");
@@ -1137,8 +1137,8 @@ fn lanes_of_different_threads_are_served_and_fenced_each_for_itself() {
         offer_all(&lanes[fenced], fenced + 1, &there, &source, EACH);
         assert!(is_hung_up_soon(&lanes[fenced].0), "lane {fenced}");
     }
-    for (index, (_, board)) in lanes.iter().enumerate() {
-        assert!(board.take(index + 1).is_some(), "nobody has taken it");
+    for (index, (_, mailbox)) in lanes.iter().enumerate() {
+        assert!(mailbox.take(index + 1).is_some(), "nobody has taken it");
     }
     assert!(bytes(&there) != pattern(200, EACH));
 }
@@ -1205,7 +1205,7 @@ fn is_hung_up_soon(socket: &OwnedFd) -> bool {
 fn offers_that_go_on_where_others_end_are_told_of_one_by_one() {
     let target = Target::start();
     let there = target.register(4096, Access::RemoteReadWrite, true);
-    let (socket, board) = raw(&target);
+    let (socket, mailbox) = raw(&target);
     let source = pattern(3, 4200);
     // Three in a row, of which the last one is too long, and one that does not go on.
     let offers = [(0, 4000), (4000, 96), (4096, 104), (50, 10)];
@@ -1216,14 +1216,14 @@ fn offers_that_go_on_where_others_end_are_told_of_one_by_one() {
             key: there.key(),
             offset,
         };
-        board.offer(row, &offer);
+        mailbox.offer(row, &offer);
     }
     packets::send(&socket, &Request::Offered, None).unwrap();
     let expected = [Pulled::Done, Pulled::Done, Pulled::Refused, Pulled::Done];
     let until = StdInstant::now() + PATIENCE;
     for (row, expected) in expected.into_iter().enumerate() {
         let answer = loop {
-            if let Some(answer) = board.answer(row) {
+            if let Some(answer) = mailbox.answer(row) {
                 break answer;
             }
             assert!(StdInstant::now() < until, "row {row}");
@@ -1236,8 +1236,8 @@ fn offers_that_go_on_where_others_end_are_told_of_one_by_one() {
 
 #[test]
 fn a_fence_waits_for_the_offer_that_is_being_pulled() {
-    let (mut initiator, _socket, board, _there) = with_fake();
-    assert_eq!(board.take(0).unwrap().length, long_write(100).length);
+    let (mut initiator, _socket, mailbox, _there) = with_fake();
+    assert_eq!(mailbox.take(0).unwrap().length, long_write(100).length);
     initiator.endpoint.fence(lane(), ONE, Scope::Local);
     let unfenceable = LaneFact::Unfenceable {
         scope: Scope::Local,
@@ -1246,9 +1246,9 @@ fn a_fence_waits_for_the_offer_that_is_being_pulled() {
     initiator.poll();
     assert!(initiator.seen.lanes.is_empty(), "not proved yet");
     assert!(initiator.endpoint.poll_timeout().is_some());
-    board.tell(0, Pulled::Done);
+    mailbox.tell(0, Pulled::Done);
     assert_eq!([initiator.fact(ONE), initiator.fact(ONE)], FENCED);
-    assert_eq!(board.take(1), None);
+    assert_eq!(mailbox.take(1), None);
     let done: Vec<_> = initiator.seen.completions.drain(..).collect();
     let done = done.iter().map(|done| (done.cookie, done.outcome));
     assert_eq!(done.collect::<Vec<_>>(), [(100, Outcome::Success)]);
@@ -1269,28 +1269,32 @@ fn what_the_target_has_pulled_completes_although_the_lane_ends() {
         assert_eq!(initiator.fence(ONE), FENCED);
     };
     for end in [by_a_fence, by_its_target] {
-        let (mut initiator, socket, board, _there) = with_fake();
+        let (mut initiator, socket, mailbox, _there) = with_fake();
         let posted = initiator.post(ONE, &[long_write(200), long_write(300), long_write(400)]);
         assert_eq!(posted.accepted, 3);
         initiator.poll();
         assert!(initiator.seen.completions.is_empty());
         let taken: Vec<_> = (0..2)
-            .filter_map(|row| Some(board.take(row)?.length))
+            .filter_map(|row| Some(mailbox.take(row)?.length))
             .collect();
         assert_eq!(taken, [100, 200].map(|cookie| long_write(cookie).length));
-        (0..2).for_each(|row| board.tell(row, Pulled::Done));
+        (0..2).for_each(|row| mailbox.tell(row, Pulled::Done));
         end(&mut initiator, socket);
         let done = initiator.seen.completions.drain(..);
         let done: Vec<_> = done.map(|done| (done.cookie, done.outcome)).collect();
         assert_eq!(done, [(100, Outcome::Success), (200, Outcome::Success)]);
-        assert_eq!((board.take(2), board.take(3)), (None, None), "withdrawn");
+        assert_eq!(
+            (mailbox.take(2), mailbox.take(3)),
+            (None, None),
+            "withdrawn"
+        );
     }
 }
 
 #[test]
 fn a_target_that_hangs_up_has_ended_its_pulls() {
-    let (mut initiator, socket, board, _there) = with_fake();
-    assert!(board.take(0).is_some());
+    let (mut initiator, socket, mailbox, _there) = with_fake();
+    assert!(mailbox.take(0).is_some());
     drop(socket);
     assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset));
     assert_eq!(initiator.fence(ONE), FENCED);
@@ -1332,16 +1336,16 @@ mod keyed;
 mod strangers;
 
 /// An initiator's end of a lane, of which the test does everything.
-fn raw(target: &Target) -> (OwnedFd, Board) {
+fn raw(target: &Target) -> (OwnedFd, Mailbox) {
     raw_lane(target, lane())
 }
 
-fn raw_lane(target: &Target, lane: LaneId) -> (OwnedFd, Board) {
-    let (board, file) = Board::new().unwrap();
-    (raw_with(target, lane, &file), board)
+fn raw_lane(target: &Target, lane: LaneId) -> (OwnedFd, Mailbox) {
+    let (mailbox, file) = Mailbox::new().unwrap();
+    (raw_with(target, lane, &file), mailbox)
 }
 
-/// The same, with this for a board.
+/// The same, with this for a mailbox.
 fn raw_with(target: &Target, lane: LaneId, file: &OwnedFd) -> OwnedFd {
     let cookie = OwnCookie::new().unwrap();
     let name = LaneName {
@@ -1365,7 +1369,7 @@ fn raw_with(target: &Target, lane: LaneId, file: &OwnedFd) -> OwnedFd {
 fn memory_is_taken_back_once_nobody_is_in_it() {
     let target = Target::start();
     let there = target.register(4096, Access::RemoteReadWrite, true);
-    let (socket, board) = raw(&target);
+    let (socket, mailbox) = raw(&target);
     let key = there.key();
     packets::send(&socket, &Request::Map { key, grant: 3 }, None).unwrap();
     let until = StdInstant::now() + PATIENCE;
@@ -1373,10 +1377,10 @@ fn memory_is_taken_back_once_nobody_is_in_it() {
         assert!(StdInstant::now() < until, "no answer");
         thread::yield_now();
     }
-    assert!(board.enter(3));
+    assert!(mailbox.enter(3));
     thread::scope(|scope| {
         let revoked = scope.spawn(|| there.revoke());
-        while board.enter(3) {
+        while mailbox.enter(3) {
             assert!(!revoked.is_finished(), "while somebody was inside");
             thread::yield_now();
         }
@@ -1397,7 +1401,7 @@ fn nonsense_ends_a_connection_and_harms_nobody() {
     };
     let name = LaneName { lane: 5, epoch: 1 };
     let key = there.key();
-    // Nothing of these comes with a board.
+    // Nothing of these comes with a mailbox.
     let cases = [
         vec![Request::Offered],
         vec![hello(VERSION + 1, None)],
@@ -1416,7 +1420,7 @@ fn nonsense_ends_a_connection_and_harms_nobody() {
             thread::yield_now();
         }
     }
-    let (socket, board) = raw(&target);
+    let (socket, mailbox) = raw(&target);
     for grant in [u16::MAX, 4096] {
         let _ = packets::send(&socket, &Request::Map { key, grant }, None);
     }
@@ -1425,7 +1429,7 @@ fn nonsense_ends_a_connection_and_harms_nobody() {
         assert!(StdInstant::now() < until, "a grant that there is not");
         thread::yield_now();
     }
-    drop(board);
+    drop(mailbox);
     let mut initiator = Initiator::new(target.transport.address(), far(&there), SESSION);
     assert!(matches!(initiator.open(TWO), LaneFact::Opened { .. }));
     let posted = initiator.post(TWO, &[write(9)]);

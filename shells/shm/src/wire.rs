@@ -5,7 +5,7 @@ use polyrail_transport::memory::RegionKey;
 use polyrail_transport::ticket::{Nonce, Proof, Ticket};
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages and of the board. Others are refused.
+/// The version of these messages and of the mailbox. Others are refused.
 pub(crate) const VERSION: u16 = 6;
 
 /// Random bytes somewhere in a process: whoever reads them there reads the process that said so.
@@ -27,7 +27,7 @@ pub(crate) struct LaneName {
 /// From the initiator.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The first message. With a lane it brings the board's descriptor; without one it only asks whether the
+    /// The first message. With a lane it brings the mailbox's descriptor; without one it only asks whether the
     /// target can be reached.
     Hello {
         version: u16,
@@ -39,7 +39,7 @@ pub(crate) enum Request {
     Map { key: RegionKey, grant: u16 },
     /// The grant is not used any more.
     Unmap { grant: u16 },
-    /// There are offers on the board.
+    /// There are offers on the mailbox.
     Offered,
     /// The first message where the session has a secret: what is to be proved?
     Challenge,

@@ -142,27 +142,27 @@ fn no_byte_comes_after_memory_is_said_to_be_free_wherever_an_initiator_is_stoppe
 }
 
 /// Private memory of a target, and a peer that says that it is inside, by its grant 3.
-fn inside(target: &Target) -> (Arc<Region>, OwnedFd, Board) {
+fn inside(target: &Target) -> (Arc<Region>, OwnedFd, Mailbox) {
     let there = target.register(BYTES.into(), Access::RemoteReadWrite, false);
-    let (socket, board) = raw(target);
+    let (socket, mailbox) = raw(target);
     let (answer, _) = hostile::map(&socket, there.key(), 3);
     assert!(matches!(answer, Answer::Private { .. }));
-    assert!(board.enter(3));
-    (there, socket, board)
+    assert!(mailbox.enter(3));
+    (there, socket, mailbox)
 }
 
 #[test]
 fn memory_of_which_nobody_knows_whether_it_is_written_to_is_not_given_back() {
     // A peer that says that it is inside for ever; and one that hangs up, or lets go of the segment.
-    type End = fn(OwnedFd, &Board);
+    type End = fn(OwnedFd, &Mailbox);
     let ends: [(&str, End); 3] = [
-        ("leaves", |socket, board| {
-            board.leave(3);
+        ("leaves", |socket, mailbox| {
+            mailbox.leave(3);
             // It keeps its lane.
             std::mem::forget(socket);
         }),
-        ("hangs up", |socket, _board| drop(socket)),
-        ("lets go", |socket, _board| {
+        ("hangs up", |socket, _mailbox| drop(socket)),
+        ("lets go", |socket, _mailbox| {
             packets::send(&socket, &Request::Unmap { grant: 3 }, None).unwrap();
             std::mem::forget(socket);
         }),
@@ -171,13 +171,13 @@ fn memory_of_which_nobody_knows_whether_it_is_written_to_is_not_given_back() {
         for (name, end) in ends {
             scope.spawn(move || {
                 let target = Target::start();
-                let (there, socket, board) = inside(&target);
+                let (there, socket, mailbox) = inside(&target);
                 there.revoke();
                 assert!(
                     there.is_lent() && !there.retire(StdInstant::now()),
                     "{name}"
                 );
-                end(socket, &board);
+                end(socket, &mailbox);
                 let until = StdInstant::now() + PATIENCE;
                 while there.is_lent() {
                     assert!(StdInstant::now() < until, "{name}");
@@ -192,10 +192,10 @@ fn memory_of_which_nobody_knows_whether_it_is_written_to_is_not_given_back() {
 #[test]
 fn memory_stays_lent_when_the_transport_has_ended() {
     let target = Target::start();
-    let (there, _socket, board) = inside(&target);
+    let (there, _socket, mailbox) = inside(&target);
     there.revoke();
     drop(target);
     assert!(there.is_lent());
-    board.leave(3);
+    mailbox.leave(3);
     assert!(!there.is_lent());
 }

@@ -64,12 +64,12 @@ fn assert_serves(target: &Target, there: &Region) {
 }
 
 #[test]
-fn a_board_whose_pages_could_go_away_is_not_taken() {
+fn a_mailbox_whose_pages_could_go_away_is_not_taken() {
     let target = Target::start();
     let there = target.register(4096, Access::RemoteReadWrite, true);
     let none = MemfdFlags::empty();
-    // (name, board)
-    let boards = [
+    // (name, mailbox)
+    let mailboxes = [
         (
             "huge pages that there are not",
             memfd(MemfdFlags::HUGETLB, HUGE, SealFlags::empty()),
@@ -84,22 +84,22 @@ fn a_board_whose_pages_could_go_away_is_not_taken() {
             memfd(none, 1 << 16, SealFlags::WRITE),
         ),
     ];
-    for (number, (name, board)) in boards.iter().enumerate() {
+    for (number, (name, mailbox)) in mailboxes.iter().enumerate() {
         let lane = LaneId::new(number as u16 + 1, RailId(0));
-        assert!(is_turned_away(&raw_with(&target, lane, board)), "{name}");
+        assert!(is_turned_away(&raw_with(&target, lane, mailbox)), "{name}");
     }
     assert_serves(&target, &there);
 }
 
 #[test]
-fn a_peer_takes_no_page_of_a_board_that_is_in_use() {
+fn a_peer_takes_no_page_of_a_mailbox_that_is_in_use() {
     let target = Target::start();
     let there = target.register(4096, Access::RemoteReadWrite, true);
-    let board = memfd(MemfdFlags::empty(), 1 << 16, SealFlags::empty());
-    punch(&board, 1 << 16).unwrap();
-    let socket = raw_with(&target, LaneId::new(1, RailId(0)), &board);
-    assert_eq!(punch(&board, 1 << 16), Err(Errno::PERM));
-    assert!(rustix::fs::ftruncate(&board, 0).is_err());
+    let mailbox = memfd(MemfdFlags::empty(), 1 << 16, SealFlags::empty());
+    punch(&mailbox, 1 << 16).unwrap();
+    let socket = raw_with(&target, LaneId::new(1, RailId(0)), &mailbox);
+    assert_eq!(punch(&mailbox, 1 << 16), Err(Errno::PERM));
+    assert!(rustix::fs::ftruncate(&mailbox, 0).is_err());
     // It is written to by the target.
     let (answer, _) = map(&socket, there.key(), 5);
     assert!(matches!(answer, Answer::Shared { grant: 5, .. }));
@@ -133,8 +133,8 @@ fn written_to(answer: impl Fn(u16) -> Answer, file: Option<&OwnedFd>, op: Op) ->
     let by = initiator.clock.now() + Duration::from_secs(20);
     initiator.endpoint.open(lane(), ONE, by);
     let socket = packets::accept(&fake.listener).unwrap();
-    let (_, board) = Fake::receive(&socket);
-    let board = Board::of_peer(&board.unwrap()).unwrap();
+    let (_, mailbox) = Fake::receive(&socket);
+    let mailbox = Mailbox::of_peer(&mailbox.unwrap()).unwrap();
     let ready = Answer::Ready {
         cookie: fake.cookie.cookie(),
         no_pull: None,
@@ -146,7 +146,7 @@ fn written_to(answer: impl Fn(u16) -> Answer, file: Option<&OwnedFd>, op: Op) ->
     let (Request::Map { grant, .. }, None) = Fake::receive(&socket) else {
         panic!("it asks for something else");
     };
-    board.open_grant(grant);
+    mailbox.open_grant(grant);
     packets::send(&socket, &answer(grant), file.map(AsFd::as_fd)).unwrap();
     initiator.until("an outcome", |seen| {
         !seen.lanes.is_empty() || !seen.completions.is_empty()
@@ -197,7 +197,7 @@ fn an_address_that_overflows_is_the_kernels_to_refuse() {
     // The other way round: an offer.
     let target = Target::start();
     let there = target.register(8192, Access::RemoteReadWrite, false);
-    let (socket, board) = raw(&target);
+    let (socket, mailbox) = raw(&target);
     for (row, source) in [u64::MAX, u64::MAX - 99, 1 << 63].into_iter().enumerate() {
         let offer = Offer {
             source,
@@ -205,11 +205,11 @@ fn an_address_that_overflows_is_the_kernels_to_refuse() {
             key: there.key(),
             offset: 0,
         };
-        board.offer(row, &offer);
+        mailbox.offer(row, &offer);
         packets::send(&socket, &Request::Offered, None).unwrap();
         let until = StdInstant::now() + PATIENCE;
         let answer = loop {
-            if let Some(answer) = board.answer(row) {
+            if let Some(answer) = mailbox.answer(row) {
                 break answer;
             }
             assert!(StdInstant::now() < until, "no answer to {source:#x}");
@@ -230,8 +230,8 @@ fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
         let by = initiator.clock.now() + Duration::from_secs(20);
         initiator.endpoint.open(lane(), ONE, by);
         let socket = packets::accept(&fake.listener).unwrap();
-        let (_, board) = Fake::receive(&socket);
-        let board = Board::of_peer(&board.unwrap()).unwrap();
+        let (_, mailbox) = Fake::receive(&socket);
+        let mailbox = Mailbox::of_peer(&mailbox.unwrap()).unwrap();
         let cookie = if marked {
             fake.cookie.cookie()
         } else {
@@ -246,7 +246,7 @@ fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
         let (Request::Map { grant, .. }, None) = Fake::receive(&socket) else {
             panic!("it asks for something else");
         };
-        board.open_grant(grant);
+        mailbox.open_grant(grant);
         let answer = Answer::Private {
             grant,
             bytes: 1 << 20,
@@ -256,12 +256,16 @@ fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
         packets::send(&socket, &answer, None).unwrap();
         let mut rows = 0;
         initiator.until("offers", |_| {
-            rows += usize::from(board.take(rows).is_some_and(|offer| offer.length == length));
+            rows += usize::from(
+                mailbox
+                    .take(rows)
+                    .is_some_and(|offer| offer.length == length),
+            );
             rows == 2
         });
-        (0..2).for_each(|row| board.tell(row, Pulled::Done));
+        (0..2).for_each(|row| mailbox.tell(row, Pulled::Done));
         initiator.until("completions", |seen| seen.completions.len() == 2);
-        assert!(board.close_grant(grant), "it has left");
+        assert!(mailbox.close_grant(grant), "it has left");
         assert!(!initiator.carries(ONE, write(length)));
     }
 }
@@ -299,8 +303,8 @@ fn a_target_that_may_not_pull_is_written_to_all_the_same() {
         let by = initiator.clock.now() + Duration::from_secs(20);
         initiator.endpoint.open(lane(), ONE, by);
         let socket = packets::accept(&fake.listener).unwrap();
-        let (_, board) = Fake::receive(&socket);
-        let board = Board::of_peer(&board.unwrap()).unwrap();
+        let (_, mailbox) = Fake::receive(&socket);
+        let mailbox = Mailbox::of_peer(&mailbox.unwrap()).unwrap();
         packets::send(&socket, &ready, None).unwrap();
         assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
         put(&initiator.local, &pattern(1, 1 << 20));
@@ -309,7 +313,7 @@ fn a_target_that_may_not_pull_is_written_to_all_the_same() {
         let (Request::Map { grant, .. }, None) = Fake::receive(&socket) else {
             panic!("it asks for something else");
         };
-        board.open_grant(grant);
+        mailbox.open_grant(grant);
         let answer = Answer::Private {
             grant,
             bytes: 1 << 20,
@@ -321,7 +325,7 @@ fn a_target_that_may_not_pull_is_written_to_all_the_same() {
             true => initiator.until("it", |seen| seen.completions.len() == 1),
             false => assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset)),
         }
-        assert!(board.take(0).is_none(), "it is not asked to pull");
+        assert!(mailbox.take(0).is_none(), "it is not asked to pull");
         assert_eq!(bytes(&memory) == pattern(1, 1 << 20), reached);
     }
 }
@@ -331,7 +335,7 @@ fn what_peers_may_only_read_is_handed_out_so() {
     let target = Target::start();
     let there = target.register(4096, Access::RemoteRead, true);
     put(&there, b"owner");
-    let (socket, _board) = raw(&target);
+    let (socket, _mailbox) = raw(&target);
     let (answer, file) = map(&socket, there.key(), 1);
     let Answer::Shared { writable, .. } = answer else {
         panic!("{answer:?}");
@@ -365,11 +369,11 @@ fn however_many_grants_are_kept_memory_is_taken_back_in_one_time() {
     const GRANTS: u16 = 12;
     let target = Target::start();
     let there = target.register(4096, Access::RemoteReadWrite, true);
-    let (socket, board) = raw(&target);
+    let (socket, mailbox) = raw(&target);
     for grant in 0..GRANTS {
         let (answer, _) = map(&socket, there.key(), grant);
         assert!(matches!(answer, Answer::Shared { .. }));
-        assert!(board.enter(grant));
+        assert!(mailbox.enter(grant));
     }
     let began = StdInstant::now();
     there.revoke();
@@ -380,5 +384,5 @@ fn however_many_grants_are_kept_memory_is_taken_back_in_one_time() {
     drop(target);
     let took = began.elapsed();
     assert!(took < LOANS_MAX / 2, "{took:?}");
-    assert!((0..GRANTS).all(|grant| !board.leave(grant)));
+    assert!((0..GRANTS).all(|grant| !mailbox.leave(grant)));
 }

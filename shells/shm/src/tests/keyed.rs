@@ -67,13 +67,13 @@ impl Peer {
         Self {
             socket: packets::connect_to(&target.transport.address()).unwrap(),
             cookie: OwnCookie::new().unwrap(),
-            file: Board::new().unwrap().1,
+            file: Mailbox::new().unwrap().1,
         }
     }
 
-    fn say(&self, request: &Request, with_board: bool) {
-        let board = with_board.then(|| self.file.as_fd());
-        packets::send(&self.socket, request, board).unwrap();
+    fn say(&self, request: &Request, with_mailbox: bool) {
+        let mailbox = with_mailbox.then(|| self.file.as_fd());
+        packets::send(&self.socket, request, mailbox).unwrap();
     }
 
     /// `None`: it has been hung up on.

@@ -177,13 +177,13 @@ fn serve_one(name: &[u8], cookie: &OwnCookie, there: &Region) {
         }
     };
     let (_, file) = Fake::receive(&socket);
-    let board = Board::of_peer(&file.unwrap()).unwrap();
+    let mailbox = Mailbox::of_peer(&file.unwrap()).unwrap();
     let (cookie, no_pull) = (cookie.cookie(), None);
     packets::send(&socket, &Answer::Ready { cookie, no_pull }, None).unwrap();
     let (Request::Map { grant, .. }, _) = Fake::receive(&socket) else {
         return;
     };
-    board.open_grant(grant);
+    mailbox.open_grant(grant);
     let answer = Answer::Private {
         grant,
         bytes: there.bytes(),
@@ -192,7 +192,7 @@ fn serve_one(name: &[u8], cookie: &OwnCookie, there: &Region) {
     };
     packets::send(&socket, &answer, None).unwrap();
     // It keeps the lane until its end.
-    std::mem::forget((listener, socket, board));
+    std::mem::forget((listener, socket, mailbox));
 }
 
 /// What the process has, whichever it is, that has a number now: where `there` is.
@@ -310,7 +310,7 @@ fn open_late() {
     let peer = Peer::start();
     let cookie = OwnCookie::new().unwrap();
     let name = LaneName { lane: 0, epoch: 1 };
-    let (_board, file) = Board::new().unwrap();
+    let (_mailbox, file) = Mailbox::new().unwrap();
     let until = StdInstant::now() + PATIENCE;
     let mut asking = loop {
         let lane = Some((name, &file));
@@ -367,9 +367,9 @@ fn die_inside() {
     let there = target.register(BYTES.into(), Access::RemoteReadWrite, false);
     let flag = region(1, Access::RemoteReadWrite, true);
     let peer = Fork::start(None, || {
-        let (socket, board) = raw(&target);
+        let (socket, mailbox) = raw(&target);
         let (answer, _) = hostile::map(&socket, there.key(), 3);
-        assert!(matches!(answer, Answer::Private { .. }) && board.enter(3));
+        assert!(matches!(answer, Answer::Private { .. }) && mailbox.enter(3));
         // It keeps the socket until it is told to end.
         let keeper = Fork::start(None, || {
             put(&flag, &[1]);
@@ -377,7 +377,7 @@ fn die_inside() {
             // SAFETY: nothing of it is needed any more.
             unsafe { libc::_exit(0) };
         });
-        std::mem::forget((socket, board, keeper));
+        std::mem::forget((socket, mailbox, keeper));
     });
     let peer = peer.unwrap();
     wait_for(&flag, 1);

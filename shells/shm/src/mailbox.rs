@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //!
-//! A board is made of atomics only. The other side may write anything to them at any time, so that what is read is
+//! A mailbox is made of atomics only. The other side may write anything to them at any time, so that what is read is
 //! checked like what comes over a socket. It is touched once it is fixed: the other side cannot take its pages away.
 
 use std::io;
@@ -14,7 +14,7 @@ use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::processor;
 
-/// Offers that a board has room for.
+/// Offers that a mailbox has room for.
 pub(crate) const OFFERS_MAX: usize = 64;
 
 /// Segments of the target that one lane can use at a time.
@@ -41,7 +41,7 @@ struct Layout {
     grants: [AtomicU32; GRANTS_MAX],
 }
 
-/// Bytes of a board.
+/// Bytes of a mailbox.
 const BYTES: u64 = size_of::<Layout>() as u64;
 
 /// Where an offer stands. Only the initiator leaves `FREE` and withdraws; only the target takes and answers.
@@ -113,13 +113,13 @@ pub(crate) enum Withdrawn {
     TakenMeanwhile,
 }
 
-/// A board, as either side maps it.
+/// A mailbox, as either side maps it.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct Mailbox {
     mapping: Mapping,
 }
 
-impl Board {
+impl Mailbox {
     /// A new one, and what the other side maps. Not to be touched before it is [fixed](Self::fix).
     pub(crate) fn new() -> io::Result<(Self, OwnedFd)> {
         let (mapping, file) = Mapping::in_file(BYTES)?;
@@ -310,9 +310,9 @@ mod tests {
         offset: 10,
     };
 
-    fn sides() -> (Board, Board) {
-        let (ours, file) = Board::new().unwrap();
-        (ours, Board::of_peer(&file).unwrap())
+    fn sides() -> (Mailbox, Mailbox) {
+        let (ours, file) = Mailbox::new().unwrap();
+        (ours, Mailbox::of_peer(&file).unwrap())
     }
 
     #[test]
