@@ -185,11 +185,11 @@ impl<'a> Policies<'a> {
         length: u32,
     ) -> Option<usize> {
         let rows = candidates.iter().enumerate();
-        let roomy = rows.filter(|(_, candidate)| candidate.has_room);
+        let with_room = rows.filter(|(_, candidate)| candidate.has_room);
         let target = |(position, candidate): (usize, &Candidate)| {
             self.target_of(transport, position, candidate.rail, candidate.tier)
         };
-        let targets: Targets = of_rails(roomy.map(target));
+        let targets: Targets = of_rails(with_room.map(target));
         let best = self.best(transport, &targets, length)?;
         targets.get(best).map(|target| target.position)
     }

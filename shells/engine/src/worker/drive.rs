@@ -65,10 +65,10 @@ impl Loop<'_> {
         post.waiters.drives.store(true, Relaxed);
         post.waiters.turns.fetch_add(1, Relaxed);
         // Whoever had the drive lock before may have read the clock later.
-        let mut now = self.around.clock.at(start).max(self.rhythm.looked);
+        let mut now = self.around.clock.at(start).max(self.wait_policy.looked);
         let until = now + Duration::from(timeout);
-        let comes_back = self.rhythm.begin(now, at_once);
-        self.endpoint.announce(self.rhythm.is_spinning());
+        let comes_back = self.wait_policy.begin(now, at_once);
+        self.endpoint.announce(self.wait_policy.is_spinning());
         let mut idle_since = None;
         let mut peeking = false;
         let mut is_first = true;
@@ -76,7 +76,7 @@ impl Loop<'_> {
             let busy;
             (busy, now) = self.round(now);
             if std::mem::take(&mut peeking) {
-                self.rhythm.peek.tell(self.rhythm.moved);
+                self.wait_policy.peek.tell(self.wait_policy.moved);
             }
             // It may have ended before the drive lock was free; since then it ends in a round that has something to do.
             let over = (busy || is_first) && !batch.is_pending();
@@ -88,13 +88,13 @@ impl Loop<'_> {
             if now >= until || !self.afterwards.is_empty() {
                 break;
             }
-            if self.rhythm.count(now) {
-                self.endpoint.announce(self.rhythm.is_spinning());
+            if self.wait_policy.count(now) {
+                self.endpoint.announce(self.wait_policy.is_spinning());
             }
             let idle = self.idle(WAITER);
             if !self.spins(now, busy, idle, &mut idle_since) {
                 // On one core the peer may have run while something was posted, and its answer be there.
-                peeking = busy && !self.rhythm.moved && self.rhythm.peek.is_due();
+                peeking = busy && !self.wait_policy.moved && self.wait_policy.peek.is_due();
                 if !peeking && self.may_sleep(WAITER) {
                     let due = self.due().unwrap_or(Instant::MAX).min(until);
                     self.sleep_here(due.since(now));
@@ -104,7 +104,7 @@ impl Loop<'_> {
             }
             now = self.around.clock.now();
         }
-        self.rhythm.end();
+        self.wait_policy.end();
         post.waiters.drives.store(false, Relaxed);
         let may_sleep = self.may_sleep(THREAD);
         post.alarm.asleep.store(THREAD, Relaxed);
@@ -203,7 +203,7 @@ impl Loop<'_> {
     }
 
     pub(super) fn idle(&self, who: u8) -> Idle {
-        self.rhythm
+        self.wait_policy
             .idle(who, self.endpoint.waits(), self.around.posts)
     }
 
@@ -216,7 +216,7 @@ impl Loop<'_> {
         idle_since: &mut Option<Instant>,
     ) -> bool {
         let due = || self.endpoint.poll_timeout().is_some_and(|at| at <= now);
-        self.rhythm.spins(now, busy, idle, due, idle_since)
+        self.wait_policy.spins(now, busy, idle, due, idle_since)
     }
 
     /// Announces who is going to sleep. `false`: something came before that, and it is withdrawn.

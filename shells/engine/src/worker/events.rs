@@ -28,7 +28,7 @@ impl Loop<'_> {
         match tickets.is_empty() {
             true => self.end_batch(row),
             false => {
-                let (now, within) = (self.rhythm.looked, self.fence_timeout);
+                let (now, within) = (self.wait_policy.looked, self.fence_timeout);
                 self.unseen_batches.add(row, tickets, now, within);
             }
         }
@@ -96,7 +96,7 @@ impl Loop<'_> {
             length: about.length,
             status: report.status,
             delivered_bytes: report.delivered_bytes,
-            took: Some(self.rhythm.looked.since(about.submitted_at)),
+            took: Some(self.wait_policy.looked.since(about.submitted_at)),
         };
         self.post.requests.count(&end, 1);
     }
@@ -114,7 +114,7 @@ impl Loop<'_> {
                     let bytes = about.map_or(0, |about| about.length);
                     self.post
                         .unsettled
-                        .reported(self.rhythm.looked, tag, bytes, &report);
+                        .reported(self.wait_policy.looked, tag, bytes, &report);
                     self.report(tag, report);
                 }
             }
@@ -127,7 +127,7 @@ impl Loop<'_> {
             Event::Settled { tag, local, remote } => self.post.settle(tag, local, remote),
             Event::HandedOver { request, .. } => {
                 if let Some(handed) = self.core.handed(request) {
-                    self.handover.take(self.rhythm.looked, request, handed);
+                    self.handover.take(self.wait_policy.looked, request, handed);
                 }
             }
             Event::CalledBack { request, .. } => {

@@ -1,6 +1,5 @@
 //! One worker: a thread that drives one `Orchestrator` by its contract, or lets those who wait drive it.
 
-mod bed;
 mod command;
 mod drive;
 mod ending;
@@ -8,10 +7,11 @@ mod events;
 mod intake;
 mod lost;
 mod pause;
-mod rhythm;
 mod round;
 mod serve;
+mod sleeper;
 mod surroundings;
+mod wait_policy;
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -31,12 +31,12 @@ use polyrail_transport::complaint::Lines;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::{Endpoint, Polled};
 
-use self::bed::Bed;
 use self::ending::Ending;
 use self::intake::Intake;
 use self::lost::LostPeers;
-use self::rhythm::Rhythm;
+use self::sleeper::Sleeper;
 use self::surroundings::{Steering, Surroundings};
+use self::wait_policy::WaitPolicy;
 use crate::afterwards::Afterwards;
 use crate::config::{CoreConfig, LimitsConfig, SendQueueConfig};
 use crate::delivery::Ticket;
@@ -106,10 +106,10 @@ pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Thread> {
     let post = posts[number].clone();
     // A descriptor of its own: the thread tells the kernel about it while others use the endpoint.
     let moved = start.endpoint.fd().try_clone_to_owned()?;
-    let bed = Bed::new(&post.alarm.wake, moved)?;
+    let sleeper = Sleeper::new(&post.alarm.wake, moved)?;
     let all = posts.to_vec();
     let name = format!("polyrail-work-{number}");
-    Thread::start(name, move || work(start, &post, &all, bed))
+    Thread::start(name, move || work(start, &post, &all, sleeper))
 }
 
 /// The tables of a worker, and what it does with them: whoever has its drive lock drives it.
@@ -123,7 +123,7 @@ pub(crate) struct Loop<'a> {
     postings: PostBatch,
     intake: Intake,
     lost: LostPeers,
-    rhythm: Rhythm,
+    wait_policy: WaitPolicy,
     /// When deadlines count again, after it has stood still, if the control thread does not say so before.
     catches_up_by: Option<Instant>,
     disks: AttachedDisks,
@@ -151,7 +151,7 @@ pub(crate) fn shares_out(cores: &[CoreConfig], settings: &[TransportConfig]) -> 
 }
 
 /// The thread: the tables, and the loop over them.
-fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
+fn work(start: Start, post: &Post, posts: &[Arc<Post>], sleeper: Sleeper) {
     let limits = start.limits;
     let mut plans = boxed(limits.pairs, || PlanRow::EMPTY);
     let mut peer_rows = boxed(limits.peers, || Peer::EMPTY);
@@ -225,7 +225,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         postings: PostBatch::default(),
         intake: Intake::default(),
         lost: LostPeers::default(),
-        rhythm: Rhythm::new(clock.now()),
+        wait_policy: WaitPolicy::new(clock.now()),
         catches_up_by: None,
         disks: AttachedDisks::new(peer_silence),
         handover,
@@ -236,7 +236,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         afterwards: Afterwards::default(),
     };
     let published = post.drive_lock.publish(&mut driven);
-    serve::serve(post, bed, clock);
+    serve::serve(post, sleeper, clock);
     // Nobody drives it from here on, and what it borrows can go.
     drop(published);
 }

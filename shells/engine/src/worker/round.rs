@@ -19,9 +19,10 @@ impl Loop<'_> {
         // No completion is from the future.
         let seen = self.polled.completions.iter().map(|seen| seen.at);
         let now = seen.fold(start, Instant::max);
-        let before = std::mem::replace(&mut self.rhythm.looked, now);
-        self.rhythm.moved = !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
-        busy |= self.rhythm.moved;
+        let before = std::mem::replace(&mut self.wait_policy.looked, now);
+        self.wait_policy.moved =
+            !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
+        busy |= self.wait_policy.moved;
         if !self.polled.completions.is_empty() {
             let count = self.polled.completions.len();
             self.post.pulse.completed(now, count);
@@ -87,7 +88,7 @@ impl Loop<'_> {
         while let Some(post) = self.core.poll_post(now, &mut self.postings) {
             let posted = self.endpoint.post(&self.postings);
             let accepted = self.postings.works.iter().take(posted.accepted);
-            accepted.for_each(|work| self.rhythm.done.add(work.length));
+            accepted.for_each(|work| self.wait_policy.done.add(work.length));
             self.core
                 .handle_posted(now, post, posted.accepted, posted.stop);
             busy = true;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::*;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_transport::clock::Clock;
 
-use super::bed::Bed;
+use super::sleeper::Sleeper;
 use crate::drive_lock::NotDriven;
 use crate::post::Post;
 
@@ -17,7 +17,7 @@ const LEASE_MIN: Duration = Duration::from_millis(1);
 const LEASE_MAX: Duration = Duration::from_millis(4);
 
 /// What the thread does with a loop that others may drive too.
-pub(super) fn serve(post: &Post, mut bed: Bed, clock: Clock) {
+pub(super) fn serve(post: &Post, mut sleeper: Sleeper, clock: Clock) {
     let mut drives = 0;
     let mut called = true;
     let mut lease = LEASE_MIN;
@@ -36,8 +36,8 @@ pub(super) fn serve(post: &Post, mut bed: Bed, clock: Clock) {
             Ok(Turn::Tell) => true,
             Ok(Turn::Sleep(until)) => {
                 lease = LEASE_MIN;
-                bed.heed_endpoint(true);
-                bed.sleep(until.map(|at| at.since(clock.now())))
+                sleeper.heed_endpoint(true);
+                sleeper.sleep(until.map(|at| at.since(clock.now())))
             }
             Ok(Turn::Lease) | Err(NotDriven::Taken) => {
                 lease = match called {
@@ -53,8 +53,8 @@ pub(super) fn serve(post: &Post, mut bed: Bed, clock: Clock) {
                 };
                 post.alarm.looks_at.store(looks_at.as_nanos(), Relaxed);
                 post.alarm.leased.store(true, Relaxed);
-                bed.heed_endpoint(false);
-                bed.sleep(Some(looks_at.since(now)))
+                sleeper.heed_endpoint(false);
+                sleeper.sleep(Some(looks_at.since(now)))
             }
         };
     }

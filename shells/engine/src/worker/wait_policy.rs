@@ -14,7 +14,7 @@ use crate::spin::{Idle, Progress, SpinTuner, WaitMode};
 const SOON: Duration = Duration::from_micros(50);
 
 /// How a worker's rounds follow each other.
-pub(super) struct Rhythm {
+pub(super) struct WaitPolicy {
     /// Processors that this process may use.
     processors: usize,
     tuner: SpinTuner,
@@ -30,7 +30,7 @@ pub(super) struct Rhythm {
     pub(super) peek: Peek,
 }
 
-impl Rhythm {
+impl WaitPolicy {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             processors: std::thread::available_parallelism().map_or(1, usize::from),

@@ -9,7 +9,7 @@ use polyrail_transport::{timespec, until_ready};
 use rustix::event::epoll;
 
 /// Something to sleep on: until somebody calls or the endpoint has something.
-pub(super) struct Bed {
+pub(super) struct Sleeper {
     poller: OwnedFd,
     moved: OwnedFd,
     /// Whether the endpoint wakes.
@@ -20,7 +20,7 @@ pub(super) struct Bed {
 const CALLED: u64 = 0;
 const MOVED: u64 = 1;
 
-impl Bed {
+impl Sleeper {
     pub(super) fn new(call: &Arc<OwnedFd>, moved: OwnedFd) -> io::Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
@@ -80,10 +80,10 @@ mod tests {
     fn a_sleep_is_not_rounded_up_to_milliseconds() {
         let never = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let call = Arc::new(never());
-        let bed = Bed::new(&call, never()).unwrap();
+        let sleeper = Sleeper::new(&call, never()).unwrap();
         let sleep = || {
             let start = std::time::Instant::now();
-            assert!(!bed.sleep(Some(Duration::from_micros(50))));
+            assert!(!sleeper.sleep(Some(Duration::from_micros(50))));
             start.elapsed()
         };
         // On a busy machine some take longer; rounded up, all do.
@@ -95,7 +95,7 @@ mod tests {
 
         rustix::io::write(&call, &1_u64.to_ne_bytes()).unwrap();
         assert!(
-            bed.sleep(Some(Duration::from_micros(50))),
+            sleeper.sleep(Some(Duration::from_micros(50))),
             "a call was not heard"
         );
     }
