@@ -172,6 +172,7 @@ fn joined(mut stream: TcpStream) -> InboundLane {
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,
+                keys: None,
             };
         }
         // One at a time, so that nothing behind the join is lost.

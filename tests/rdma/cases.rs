@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail::{IsolationMode, Local, Op, RailState, Remote, Request, Status};
+use polyrail::{
+    Access, Config, Engine, IsolationMode, Local, Op, Payload, RailState, Remote, Request, Status,
+};
 use polyrail_core::path::hint::HintWriter;
 use polyrail_core::path::share::Shares;
 use polyrail_shared::hint::AgentFile;
 use polyrail_shared::host_now;
 
-use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, initiator_with_tcp, until};
+use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, common, initiator, initiator_with_tcp, until};
 use crate::rails::{RAILS, address, drop_answers, drop_rdma, make_device, rail, unmake_device};
+use crate::wire::{MARK, Wire};
 
 /// All cases, in order.
 pub(crate) const ALL: &[(&str, fn())] = &[
@@ -29,6 +32,7 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("only-answers-lost", only_answers_lost),
     ("no-ghost-writes", no_ghost_writes),
     ("nothing-left", nothing_left),
+    ("encrypted-lanes", encrypted_lanes),
     ("target-stopped", target_stopped),
     ("target-killed", target_killed),
     ("beside-ib-write-bw", beside_ib_write_bw),
@@ -607,4 +611,71 @@ fn target_killed() {
         (report.local, report.remote),
         (Local::Released, Remote::Settled)
     );
+}
+
+/// Where an end asks for it, no byte of a request can be read on the wire, of writes or of reads, and all arrive.
+fn encrypted_lanes() {
+    let folder = std::env::temp_dir();
+    let key = folder.join("encrypted-lanes.key");
+    let _ = std::fs::remove_file(&key);
+    polyrail::keygen(&key).expect("a key");
+    let key = key.to_string_lossy().into_owned();
+    // (whether the initiator asks for it, and the target)
+    for (ours, theirs) in [(false, false), (true, false), (false, true)] {
+        let with_key = |name: &str, asks| {
+            let mut config = Config {
+                rails: vec![address(0, name == "target")],
+                ..common(name).without("verbs")
+            };
+            config.security.key_file.clone_from(&key);
+            if asks {
+                config.security.payload = Payload::Encrypt;
+            }
+            config
+        };
+        let target = Engine::new(Config {
+            listen: Some((address(0, true), 0).into()),
+            insecure: true,
+            ..with_key("target", theirs)
+        });
+        let target = target.expect("a target starts");
+        let there = target.allocate("mem", MIB, Access::RemoteReadWrite);
+        let there = target.region(there.expect("memory")).expect("it is there");
+        let engine = Engine::new(with_key("initiator", ours)).expect("an engine starts");
+        let local = engine.allocate("local", 2 * MIB, Access::Local);
+        let local = local.expect("memory");
+        let here = engine.region(local).expect("it is there");
+        let text = MARK.repeat(MIB as usize / MARK.len());
+        here.store(&text, 0).expect("it is in the region");
+        let name = format!("{}/mem", target.listening().expect("it listens"));
+        // Handshakes may take longer on emulated processors than a target waits.
+        let mut opened = None;
+        until("the target", || {
+            opened = engine.open_segment(&name).ok();
+            opened.is_some()
+        });
+        let remote = opened.expect("it is there");
+        let wire = Wire::listen();
+        for (op, local_offset) in [(Op::Write, 0), (Op::Read, MIB)] {
+            let request = Request {
+                op,
+                local,
+                local_offset,
+                remote,
+                remote_offset: 0,
+                length: MIB,
+            };
+            let batch = engine.submit(&[request]).expect("a good request");
+            let report = batch.wait(PATIENCE).expect("it ends in time");
+            assert_eq!(report.status, Status::Completed, "{report:?}");
+        }
+        let (frames, with_mark) = wire.heard();
+        let mut copy = vec![0; MIB as usize];
+        there.load(0, &mut copy).expect("it is in the region");
+        assert!(copy == text, "what was written is there");
+        here.load(MIB, &mut copy).expect("it is in the region");
+        assert!(copy == text, "what was read is here");
+        assert!(frames > 0, "the wire was listened to");
+        assert_eq!(with_mark == 0, ours || theirs, "{with_mark} of {frames}");
+    }
 }

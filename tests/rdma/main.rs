@@ -7,6 +7,7 @@ mod cases;
 mod ends;
 mod rails;
 mod target;
+mod wire;
 
 use std::env;
 use std::path::Path;

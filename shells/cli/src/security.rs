@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use polyrail::Config;
+use polyrail::{Config, Payload};
 
 use crate::exit::Failure;
 
@@ -41,12 +41,17 @@ pub(crate) fn line(key: Option<impl Display>, config: &Config) -> String {
         true => "key",
         false => "certificate",
     };
-    let reach = match (config.insecure, control) {
-        (false, _) => "loopback only",
-        (true, "tls") => "insecure: beyond loopback too, with lanes in clear",
-        (true, _) => "insecure: whoever reaches the port comes in",
+    let lanes = match config.security.payload {
+        Payload::Off => "clear",
+        Payload::Encrypt => "encrypted",
     };
-    format!("security {what}={key} control={control} lanes=clear, {reach}")
+    let reach = match (config.insecure, control, config.security.payload) {
+        (_, "tls", Payload::Encrypt) => "members only, beyond loopback too",
+        (false, ..) => "loopback only",
+        (true, "tls", Payload::Off) => "insecure: beyond loopback too, with lanes in clear",
+        (true, ..) => "insecure: whoever reaches the port comes in",
+    };
+    format!("security {what}={key} control={control} lanes={lanes}, {reach}")
 }
 
 #[cfg(test)]
@@ -89,5 +94,11 @@ mod tests {
             let line = line(key, &config(insecure));
             assert!(parts.iter().all(|part| line.contains(part)), "{line}");
         }
+        let mut encrypting = config(false);
+        encrypting.security.payload = Payload::Encrypt;
+        let line = line(Some("12ab"), &encrypting);
+        let expected =
+            "security key=12ab control=tls lanes=encrypted, members only, beyond loopback too";
+        assert_eq!(line, expected);
     }
 }

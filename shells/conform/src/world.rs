@@ -674,6 +674,7 @@ fn accept(mut stream: TcpStream, secret: Option<&SessionSecret>) -> Option<Inbou
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,
+                keys: None,
             });
         }
         // One at a time, so that nothing behind the join is lost.

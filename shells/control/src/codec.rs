@@ -51,6 +51,13 @@ pub const MOVED: u64 = 256;
 /// be silent.
 pub const ANSWERED: u64 = 512;
 
+/// The feature bit of lanes that are encrypted ([`ENCRYPTED`](polyrail_transport::ticket::ENCRYPTED)).
+pub const ENCRYPTION: u64 = 1024;
+
+/// Not what a build can do, but what an engine wants: that lanes of its sessions are encrypted. One end is enough. Needs
+/// [`ENCRYPTION`].
+pub const ENCRYPTS: u64 = 2048;
+
 /// Feature bits this build offers. What both ends offer is in force.
 pub const FEATURES: u64 = NOTIFICATIONS
     | PATHS
@@ -61,7 +68,8 @@ pub const FEATURES: u64 = NOTIFICATIONS
     | TICKETS
     | LEAVING
     | MOVED
-    | ANSWERED;
+    | ANSWERED
+    | ENCRYPTION;
 
 /// The most rails that [`Frame::SeePath`] names.
 pub const PATH_RAILS_MAX: usize = 256;
@@ -104,7 +112,7 @@ pub struct Greeting {
     pub version: u16,
     /// What the connection is for; the answer repeats it.
     pub purpose: Purpose,
-    /// The sender's [`FEATURES`].
+    /// The sender's [`FEATURES`], and [`ENCRYPTS`] if it wants that.
     pub features: u64,
 }
 

@@ -19,9 +19,10 @@ use polyrail_transport::SessionId;
 use polyrail_transport::ticket::{Nonce, Proof, Ticket};
 
 use crate::codec::{
-    self, ANSWERED, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, LEAVING,
-    MOVED, NAME_BYTES_MAX, NODES, NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION,
-    Purpose, RAILS, RailFact, Refusal, STAGING, SegmentDescriptor, TICKETS, TransportOffer,
+    self, ANSWERED, CodecError, Decoder, ENCRYPTION, ENCRYPTS, FEATURES, FRAME_BYTES_MAX, Frame,
+    Greeting, LEAVING, MOVED, NAME_BYTES_MAX, NODES, NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS,
+    PROTOCOL_VERSION, Purpose, RAILS, RailFact, Refusal, STAGING, SegmentDescriptor, TICKETS,
+    TransportOffer,
 };
 use crate::security::Distrust;
 
@@ -46,6 +47,8 @@ pub struct ConnectionConfig {
     pub silence_max: Duration,
     /// How long it may take from the connection to the welcome; also how long a connection drains.
     pub handshake_max: Duration,
+    /// Whether lanes of sessions that begin here are to be encrypted. Only with a cluster key.
+    pub encrypts: bool,
 }
 
 /// What an initiator says of itself.
@@ -176,6 +179,8 @@ pub enum Ended {
     Distrusted(Distrust),
     /// The peer holds the cluster's key and does not know tickets of lanes: it is an older engine.
     NoTickets,
+    /// An end wants lanes to be encrypted, and the peer does not know how: it is an older engine.
+    NoEncryption,
     /// The socket broke, or (`None`) the peer closed it.
     Lost(Option<io::ErrorKind>),
 }
@@ -184,7 +189,7 @@ impl Ended {
     /// Whether one side has a cluster key and the other has none, or another: what somebody has to set right.
     pub fn is_about_keys(&self) -> bool {
         match self {
-            Self::Distrusted(_) | Self::NoTickets => true,
+            Self::Distrusted(_) | Self::NoTickets | Self::NoEncryption => true,
             Self::Refused { reason, .. } => *reason == Refusal::Key,
             Self::Codec(error) => error.is_tls(),
             _ => false,
@@ -226,6 +231,7 @@ impl fmt::Display for Ended {
             ),
             Self::Distrusted(why) => why.fmt(f),
             Self::NoTickets => f.write_str(NO_TICKETS),
+            Self::NoEncryption => f.write_str(NO_ENCRYPTION),
             Self::Lost(Some(kind)) => kind.fmt(f),
             Self::Lost(None) => f.write_str("the peer closed the connection"),
         }
@@ -234,6 +240,9 @@ impl fmt::Display for Ended {
 
 /// What is wrong with a member that is older than tickets of lanes.
 const NO_TICKETS: &str = "its polyrail is older than tickets of lanes, which engines with a cluster key need of each other: upgrade it";
+
+/// What is wrong with a member that is older than lanes that are encrypted.
+const NO_ENCRYPTION: &str = "its polyrail is older than lanes that are encrypted, which this engine wants (security/payload): upgrade it";
 
 /// Which side of the connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -294,6 +303,8 @@ pub struct Connection {
     surroundings: Surroundings,
     /// What both ends offer.
     features: u64,
+    /// Whether either end wants lanes to be encrypted.
+    encrypts: bool,
     state: State,
     decoder: Decoder,
     /// What is to be written, from `sent` on.
@@ -332,6 +343,7 @@ impl Connection {
             purpose: Purpose::Control,
             surroundings: Surroundings::Clear,
             features: 0,
+            encrypts: config.encrypts,
             state: State::Greeting { by },
             decoder: Decoder::default(),
             out: Vec::new(),
@@ -532,6 +544,11 @@ impl Connection {
         self.features
     }
 
+    /// Whether either end wants lanes to be encrypted, once the peer has greeted.
+    pub fn encrypts(&self) -> bool {
+        self.encrypts
+    }
+
     /// Whether frames can be sent.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
@@ -596,6 +613,7 @@ impl Connection {
     fn handle_greeting(&mut self, by: Instant, greeting: Greeting) -> Result<(), Ended> {
         self.purpose = greeting.purpose;
         self.features = greeting.features & FEATURES;
+        self.encrypts |= greeting.features & ENCRYPTS != 0;
         greeting.check_version().map_err(Ended::Codec)?;
         match (self.surroundings, self.purpose) {
             (Surroundings::ClearThoughKeyed { .. }, Purpose::Control) => {
@@ -609,6 +627,9 @@ impl Connection {
             }
             (Surroundings::Tls, Purpose::Control) if !self.has(TICKETS) => {
                 return Err(Ended::NoTickets);
+            }
+            (Surroundings::Tls, Purpose::Control) if self.encrypts && !self.has(ENCRYPTION) => {
+                return Err(Ended::NoEncryption);
             }
             _ => {}
         }
@@ -854,8 +875,11 @@ impl Connection {
 
     fn greet(&mut self) {
         self.greeted = true;
-        self.out
-            .extend_from_slice(&Greeting::ours(self.purpose).encode());
+        let mut greeting = Greeting::ours(self.purpose);
+        if self.config.encrypts {
+            greeting.features |= ENCRYPTS;
+        }
+        self.out.extend_from_slice(&greeting.encode());
     }
 
     /// Writes one of our own small frames.
@@ -881,7 +905,7 @@ impl Connection {
             }
             // A peer without a key, and one with a key where there is none here: both find the words at the beginning.
             Ended::Distrusted(Distrust::Clear | Distrust::NoTicket) => Some(Refusal::Key),
-            Ended::NoTickets => Some(Refusal::Version),
+            Ended::NoTickets | Ended::NoEncryption => Some(Refusal::Version),
             Ended::Codec(error) if error.is_tls() && self.role == Role::Target => {
                 Some(Refusal::Key)
             }
@@ -955,6 +979,9 @@ fn refusal_text(ended: &Ended) -> String {
         Ended::NoTickets => "this polyrail has tickets of lanes, which engines with a cluster key need of each other: upgrade \
                              the other one"
             .into(),
+        Ended::NoEncryption => "this engine wants lanes to be encrypted (security/payload), which the other one is too old for: \
+                                upgrade it"
+            .into(),
         Ended::Distrusted(_) => "this engine has a cluster key, or certificates, and lets nobody in who speaks in clear: \
                                  name the same there (security/key_file, or security/certificate)"
             .into(),
@@ -1019,6 +1046,7 @@ mod tests {
         heartbeat: Duration::from_millis(500),
         silence_max: Duration::from_millis(1500),
         handshake_max: Duration::from_secs(1),
+        encrypts: false,
     };
 
     const SESSION: SessionId = SessionId([7; 16]);
@@ -1715,6 +1743,43 @@ mod tests {
             }
         }
         true
+    }
+
+    #[test]
+    fn one_end_that_wants_lanes_encrypted_is_enough_and_an_older_one_is_refused_in_words() {
+        let config = |encrypts| ConnectionConfig { encrypts, ..CONFIG };
+        for (ours, theirs) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut target = Connection::inbound(ms(0), config(theirs));
+            let mut initiator = Connection::outbound(ms(0), config(ours), hello());
+            target.set_surroundings(Surroundings::Tls);
+            initiator.set_surroundings(Surroundings::Tls);
+            target.handle_bytes(ms(1), &transmit(&mut initiator));
+            assert_eq!(target.poll_event(ms(1)), Some(Event::Hello(hello())));
+            target.welcome(ms(1), welcome());
+            initiator.handle_bytes(ms(2), &transmit(&mut target));
+            assert!(matches!(
+                initiator.poll_event(ms(2)),
+                Some(Event::Welcome(_))
+            ));
+            let agreed = [initiator.encrypts(), target.encrypts()];
+            assert_eq!(agreed, [ours || theirs; 2]);
+        }
+        let mut old = Greeting::ours(Purpose::Control);
+        old.features &= !ENCRYPTION;
+        let bytes = [&old.encode()[..], &bytes_of(&[hello_frame()])].concat();
+        for (wanted, ended) in [(true, true), (false, false)] {
+            let mut target = Connection::inbound(ms(0), config(wanted));
+            target.set_surroundings(Surroundings::Tls);
+            target.handle_bytes(ms(1), &bytes);
+            let event = target.poll_event(ms(1));
+            let expected = match ended {
+                true => Event::Ended(Ended::NoEncryption),
+                false => Event::Hello(hello()),
+            };
+            assert_eq!(event, Some(expected));
+        }
+        let words = refusal_text(&Ended::NoEncryption);
+        assert!(words.contains("security/payload"), "{words}");
     }
 
     #[test]

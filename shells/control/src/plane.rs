@@ -123,6 +123,9 @@ pub struct PlaneConfig {
     pub idle_heartbeat: Duration,
     /// How long a peer may be silent on a connection before that counts as dead. More than `heartbeat`.
     pub silence_max: Duration,
+    /// Whether lanes of its sessions are to be encrypted. Only with a cluster key, and where that
+    /// [can be](polyrail_transport::Transport::can_encrypt).
+    pub encrypts: bool,
     /// How long a connection may take to come through the handshake. Not 0.
     pub handshake_max: Duration,
     /// How long a session without any connection is remembered for an initiator that may come back.
@@ -164,6 +167,7 @@ impl PlaneConfig {
             token: Vec::new(),
             heartbeat: Duration::from_millis(500),
             idle_heartbeat: Duration::from_secs(1),
+            encrypts: false,
             silence_max: Duration::from_millis(1500),
             handshake_max: Duration::from_secs(1),
             session_linger: Duration::from_secs(10),

@@ -94,6 +94,10 @@ impl Transport for CudaTransport {
         NAME
     }
 
+    fn is_within_host(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::NONE
             .with_local(MemoryKind::Host)

@@ -164,7 +164,7 @@ pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, ControlConfig, DomainConfig, Effective, HealthConfig, HealthMode,
-    IsolationMode, LimitsConfig, Loaded, PathConfig, Place, Problem, SecurityConfig,
+    IsolationMode, LimitsConfig, Loaded, PathConfig, Payload, Place, Problem, SecurityConfig,
     SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};

@@ -39,7 +39,7 @@ pub(crate) fn listen(config: &Config) -> Result<Listening, EngineError> {
         .iter()
         .chain(&config.rails)
         .find(|host| !host.is_loopback());
-    if let Some(host) = exposed.filter(|_| !config.insecure) {
+    if let Some(host) = exposed.filter(|_| !config.may_be_reached()) {
         return Err(EngineError::Insecure {
             address: SocketAddr::new(*host, asked.port()),
         });
@@ -151,6 +151,7 @@ pub(crate) fn try_rail(rail: IpAddr) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Payload;
 
     fn config(listen: &str, rails: &[&str], insecure: bool) -> Config {
         Config {
@@ -185,6 +186,9 @@ mod tests {
             );
         }
         assert!(listen(&config("0.0.0.0:0", &[], true)).is_ok());
+        let mut encrypting = config("0.0.0.0:0", &[], false);
+        encrypting.security.payload = Payload::Encrypt;
+        assert!(listen(&encrypting).is_ok());
     }
 
     #[test]

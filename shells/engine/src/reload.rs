@@ -99,7 +99,7 @@ impl Engine {
         if let Some(own) = inner.sessions.listening {
             for rail in &new {
                 let address = SocketAddr::new(*rail, own.port());
-                if !rail.is_loopback() && !inner.config.insecure {
+                if !rail.is_loopback() && !inner.config.may_be_reached() {
                     return Err(EngineError::Insecure { address });
                 }
                 if !own.ip().is_unspecified() {

@@ -335,7 +335,11 @@ impl Engine {
     fn attach_rails(&self, peer: &Peer) {
         for rail in &peer.rails {
             self.inner.workers.tell(|| {
-                let address = rail.pair.address(peer.session, peer.secret.clone());
+                let transports = &self.inner.transports;
+                let secret = peer.secret.clone();
+                let secret =
+                    secret.map(|secret| transports.secret_for(rail.pair.transport, secret));
+                let address = rail.pair.address(peer.session, secret);
                 Command::AttachRail(rail.rail, address)
             });
         }

@@ -20,7 +20,7 @@ use polyrail_transport::memory::{Access, Region, TrustDomain};
 use polyrail_uring::FileTable;
 
 use crate::calls::Calls;
-use crate::config::{Config, CoreConfig};
+use crate::config::{Config, CoreConfig, Payload};
 use crate::delivery::Mail;
 use crate::descriptors;
 use crate::domains::Domains;
@@ -284,6 +284,7 @@ impl Shell {
             transports: self.transports.catalog.offers(&config.rails),
             heartbeat: config.health.heartbeat,
             idle_heartbeat: config.idle_heartbeat(),
+            encrypts: config.security.payload == Payload::Encrypt,
             silence_max: config.connection_silence(),
             sessions_max: config.control.sessions_max,
             connections_max: config.control.connections_max,

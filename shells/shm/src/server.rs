@@ -306,6 +306,10 @@ impl Transport for ShmTransport {
         NAME
     }
 
+    fn is_within_host(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> Capabilities {
         reach::ALL
     }

@@ -17,7 +17,7 @@ use crate::inbox::Inbox;
 use crate::opening::Opening;
 use crate::sys::{self, Halt, MESSAGES_MAX, Message, Range};
 use crate::wire::{ANSWER_BYTES, Answer, REQUEST_BYTES, Request, Status};
-use crate::{LOOKS_SPINNING, turn_bytes};
+use crate::{LOOKS_SPINNING, ktls, turn_bytes};
 
 /// The initiator's segments.
 pub(crate) type Locals = Numbered<SegmentRef, Arc<Region>>;
@@ -79,14 +79,20 @@ pub(crate) struct Lane {
     reading: Option<u32>,
     /// Payload of the first work that arrived together with its answer, which is still in the inbox.
     ahead: u32,
+    /// How many bytes of works its keys are still good for, both ways together; `None`: it is not encrypted.
+    allowance: Option<u64>,
 }
 
 impl Lane {
     /// What has become of an opening that was answered.
     pub(crate) fn new(opening: Opening, limits: LaneLimits) -> Self {
+        Self::over(opening.stream, opening.peer, limits, opening.encrypted)
+    }
+
+    fn over(stream: TcpStream, peer: SocketAddr, limits: LaneLimits, encrypted: bool) -> Self {
         Self {
-            stream: opening.stream,
-            peer: opening.peer,
+            stream,
+            peer,
             limits,
             inbox: Inbox::new(),
             posted: VecDeque::with_capacity(limits.works_max.into()),
@@ -95,6 +101,7 @@ impl Lane {
             sequence: 0,
             reading: None,
             ahead: 0,
+            allowance: encrypted.then_some(ktls::BYTES_MAX),
         }
     }
 
@@ -187,6 +194,10 @@ impl Lane {
             1
         };
         self.receive(locals, budget, looks, &mut done)?;
+        if self.allowance == Some(0) {
+            // What is in flight goes over another lane, as after any other end; the next one here has other keys.
+            return Err(End::Broken(Cause::Reset));
+        }
         let mut sent = 0;
         while self.unsent < self.posted.len() && sent < budget {
             match self.send(locals, spinning) {
@@ -323,6 +334,10 @@ impl Lane {
     /// Ends the first work.
     fn finish(&mut self, outcome: Outcome, done: &mut impl FnMut(u64, Outcome)) {
         if let Some(posted) = self.posted.pop_front() {
+            if let Some(allowance) = &mut self.allowance {
+                let bytes = REQUEST_BYTES + ANSWER_BYTES + posted.work.length as usize;
+                *allowance = allowance.saturating_sub(bytes as u64);
+            }
             done(posted.work.cookie, outcome);
         }
         self.unsent = self.unsent.saturating_sub(1);
@@ -356,4 +371,43 @@ pub(crate) fn check(
 /// When a turn's completions were seen. Read once, when the first one is.
 pub(crate) fn stamp(seen: &mut Option<Instant>, now: impl FnOnce() -> Instant) -> Instant {
     *seen.get_or_insert_with(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use polyrail_core::units::SegmentRef;
+    use polyrail_core::work::Place;
+
+    use super::*;
+
+    #[test]
+    fn a_lane_ends_when_its_keys_have_encrypted_what_they_may() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let limits = LaneLimits::new(4, 1 << 20);
+        let mut lane = Lane::over(stream, listener.local_addr().unwrap(), limits, true);
+        let place = Place {
+            segment: SegmentRef(0),
+            offset: 0,
+        };
+        let work = Work {
+            cookie: 7,
+            op: Op::Write,
+            local: place,
+            remote: place,
+            length: 1 << 20,
+            signal: true,
+        };
+        let locals = Locals::default();
+        for (allowance, ends) in [(2 << 20, false), (1 << 20, true)] {
+            lane.allowance = Some(allowance);
+            lane.push(work, RegionKey::random().unwrap());
+            lane.finish(Outcome::Success, &mut |_, _| {});
+            let turned = lane.turn(&locals, false, |_, _| {});
+            assert_eq!(turned.is_err(), ends, "{turned:?}");
+        }
+    }
 }

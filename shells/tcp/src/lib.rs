@@ -15,6 +15,7 @@
 
 mod endpoint;
 mod inbox;
+mod ktls;
 mod lane;
 mod opening;
 mod place;

@@ -12,7 +12,7 @@ use polyrail_transport::RailAddress;
 use rustix::event::epoll::EventFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::tune;
+use crate::{ktls, tune};
 
 /// A connection that is not a lane yet.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Opening {
     sent: usize,
     decoder: Decoder,
     greeted: bool,
+    /// Whether what the socket takes is encrypted.
+    pub(crate) encrypted: bool,
 }
 
 impl Opening {
@@ -62,6 +64,7 @@ impl Opening {
             sent: 0,
             decoder: Decoder::default(),
             greeted: false,
+            encrypted: false,
         })
     }
 
@@ -86,6 +89,10 @@ impl Opening {
                 }
             }
             let wants = self.joining.wants();
+            if let Some(keys) = self.joining.take_keys() {
+                ktls::encrypt(&self.stream, keys.of_initiator(), keys.of_target())?;
+                self.encrypted = true;
+            }
             let room = match wants {
                 0 => &mut bytes[..],
                 wants => &mut bytes[..wants.min(256)],

@@ -29,7 +29,7 @@ use crate::endpoint::{TcpEndpoint, abort};
 use crate::place::Place;
 use crate::serve::{End, Served};
 use crate::shares::Shares;
-use crate::{LANES_PER_SESSION_MAX, NAME, WORK_BYTES_MAX, WORKS_MAX, tune};
+use crate::{LANES_PER_SESSION_MAX, NAME, WORK_BYTES_MAX, WORKS_MAX, ktls, tune};
 
 const EVENTS_MAX: usize = 64;
 
@@ -117,6 +117,10 @@ impl fmt::Debug for TcpTransport {
 impl Transport for TcpTransport {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn can_encrypt(&self) -> io::Result<()> {
+        ktls::try_out()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -568,6 +572,9 @@ impl Serve for Service {
 fn greet(lane: &InboundLane, frame: &Frame) -> io::Result<()> {
     lane.stream.set_nonblocking(true)?;
     tune::prepare(SockRef::from(&lane.stream), lane.stream.peer_addr()?.ip())?;
+    if let Some(keys) = &lane.keys {
+        ktls::encrypt(&lane.stream, keys.of_target(), keys.of_initiator())?;
+    }
     let mut bytes = Greeting::ours(Purpose::Lane).encode().to_vec();
     codec::encode(frame, &mut bytes).map_err(io::Error::other)?;
     (&lane.stream).write_all(&bytes)

@@ -166,6 +166,7 @@ fn accept(mut stream: TcpStream) -> Option<InboundLane> {
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,
+                keys: None,
             });
         }
         // One at a time, so that nothing behind the join is lost.

@@ -37,7 +37,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::clock::Clock;
 use crate::memory::{Region, RegionKey, TrustDomain};
-use crate::ticket::SessionSecret;
+use crate::ticket::{LaneKeys, SessionSecret};
 
 /// A session between two engines, drawn at random by the target. Knowing it is what lets a lane in, unless the session
 /// has a [`SessionSecret`]: then it is a name, and no secret.
@@ -283,6 +283,8 @@ pub struct InboundLane {
     pub epoch: Epoch,
     /// The connection, non-blocking, with its greeting read and nothing else.
     pub stream: TcpStream,
+    /// What the bytes of the lane are encrypted with from now on; `None`: they go in clear.
+    pub keys: Option<LaneKeys>,
 }
 
 /// What is known of a rail before anything has moved on it.
@@ -311,6 +313,20 @@ pub trait Transport: Send + Sync {
 
     /// What memory it can move bytes to and from, at either end.
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether no wire carries its bytes, so that there is nothing to encrypt.
+    fn is_within_host(&self) -> bool {
+        false
+    }
+
+    /// Whether it can encrypt the bytes of its lanes here: then it does where [`InboundLane::keys`] or the secret of a session
+    /// says so. An error says why not, and keeps it out of sessions that ask for that.
+    fn can_encrypt(&self) -> io::Result<()> {
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "it cannot encrypt",
+        ))
+    }
 
     /// Where it is reached itself, in its own words, at most 255 bytes; empty: at the addresses of the rails. One
     /// that has such an address has one rail to each peer and one device, whatever the network's are.

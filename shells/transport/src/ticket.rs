@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use polyrail_core::units::{Epoch, LaneId};
-use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use ring::hmac::{self, HMAC_SHA256};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -23,6 +23,15 @@ use crate::SessionId;
 
 /// What a lane's bytes go in: as they are.
 pub const CLEAR: u8 = 0;
+
+/// What a lane's bytes go in: in records of TLS 1.3, of the cipher AES-128-GCM, with [`LaneKeys`].
+pub const ENCRYPTED: u8 = 1;
+
+/// The size of a key of AES-128-GCM.
+pub const KEY_BYTES: usize = 16;
+
+/// The size of what each record's nonce is made of.
+pub const IV_BYTES: usize = 12;
 
 /// The size of a [`Nonce`].
 pub const NONCE_BYTES: usize = 16;
@@ -39,6 +48,7 @@ pub const EXPORTED_BYTES: usize = 32;
 const SALT: &[u8] = b"polyrail session 1";
 const LANES: &[u8] = b"lanes: HMAC-SHA-256";
 const MESSAGE: &[u8] = b"polyrail lane 1";
+const PAYLOAD_SALT: &[u8] = b"polyrail payload 1";
 
 /// Random bytes that were never said before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -60,7 +70,7 @@ pub struct Proof(pub [u8; PROOF_BYTES]);
 /// What an initiator says to come in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ticket {
-    /// What the lane's bytes are to go in: [`CLEAR`].
+    /// What the lane's bytes are to go in: [`CLEAR`] or [`ENCRYPTED`].
     pub protection: u8,
     /// Of the initiator's.
     pub nonce: Nonce,
@@ -116,8 +126,13 @@ pub enum Denied {
     Missing,
     /// Its proof is not the one of this session, lane, epoch and transport, and of what was just said.
     Proof,
-    /// It wants what this engine does not know.
-    Protection(u8),
+    /// It wants its bytes to go in something else than the session is for.
+    Protection {
+        /// What its ticket says.
+        got: u8,
+        /// What is right.
+        right: u8,
+    },
 }
 
 impl fmt::Display for Denied {
@@ -125,10 +140,16 @@ impl fmt::Display for Denied {
         match self {
             Self::Missing => f.write_str("a lane without a ticket, and the session has a secret"),
             Self::Proof => f.write_str("its proof is not one of this lane and session"),
-            Self::Protection(protection) => write!(
-                f,
-                "it wants protection {protection} of the lane's bytes; {CLEAR} (clear) is right"
-            ),
+            Self::Protection { got, right } => {
+                let word = match *right {
+                    ENCRYPTED => "encrypted",
+                    _ => "clear",
+                };
+                write!(
+                    f,
+                    "it wants protection {got} of the lane's bytes; {right} ({word}) is right"
+                )
+            }
         }
     }
 }
@@ -147,6 +168,35 @@ pub struct SessionSecret {
     key: Arc<Zeroizing<[u8; PROOF_BYTES]>>,
     /// Counts those who did not prove that they have it.
     denied: Arc<AtomicU64>,
+    /// What bytes of its lanes go in.
+    protection: u8,
+}
+
+/// What the bytes of one lane are encrypted with, in each direction. Overwritten when it is dropped.
+pub struct LaneKeys {
+    initiator: Zeroizing<[u8; KEY_BYTES + IV_BYTES]>,
+    target: Zeroizing<[u8; KEY_BYTES + IV_BYTES]>,
+}
+
+/// What bytes are encrypted with in one direction: the key, and what the nonces of records are made of.
+pub type Direction<'a> = (&'a [u8], &'a [u8]);
+
+impl LaneKeys {
+    /// What the initiator encrypts with: [`KEY_BYTES`] and [`IV_BYTES`].
+    pub fn of_initiator(&self) -> Direction<'_> {
+        self.initiator.split_at(KEY_BYTES)
+    }
+
+    /// What the target encrypts with.
+    pub fn of_target(&self) -> Direction<'_> {
+        self.target.split_at(KEY_BYTES)
+    }
+}
+
+impl fmt::Debug for LaneKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LaneKeys")
+    }
 }
 
 impl SessionSecret {
@@ -169,13 +219,63 @@ impl SessionSecret {
         Ok(Self {
             key: Arc::new(key),
             denied,
+            protection: CLEAR,
         })
+    }
+
+    /// The same for a session whose lanes are encrypted: an end wants that.
+    pub fn encrypting(self) -> Self {
+        Self {
+            protection: ENCRYPTED,
+            ..self
+        }
+    }
+
+    /// The same for lanes that no wire carries: what is within a host goes as it is.
+    pub fn within_host(self) -> Self {
+        Self {
+            protection: CLEAR,
+            ..self
+        }
+    }
+
+    /// Whether lanes are encrypted.
+    pub fn encrypts(&self) -> bool {
+        self.protection == ENCRYPTED
+    }
+
+    /// What the bytes of a lane are encrypted with whose ends have proved themselves by this. `None`: they go in clear.
+    pub fn keys(
+        &self,
+        entry: &Entry<'_>,
+        challenge: Nonce,
+        ticket: &Ticket,
+    ) -> Result<Option<LaneKeys>, Denied> {
+        if !self.encrypts() {
+            return Ok(None);
+        }
+        let root = Salt::new(HKDF_SHA256, PAYLOAD_SALT).extract(&**self.key);
+        let key = |side| {
+            let message = message(side, entry, challenge, ticket);
+            let mut bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
+            let info = [&*message];
+            let expanded = root.expand(&info, Length(KEY_BYTES + IV_BYTES));
+            // It does not happen: HKDF gives up to 8,160 bytes.
+            expanded
+                .and_then(|expanded| expanded.fill(&mut *bytes))
+                .map_err(|_| self.deny(Denied::Proof))?;
+            Ok(bytes)
+        };
+        Ok(Some(LaneKeys {
+            initiator: key(Side::Initiator)?,
+            target: key(Side::Target)?,
+        }))
     }
 
     /// Initiator: the ticket for who has said `challenge`.
     pub fn ticket(&self, entry: &Entry<'_>, challenge: Nonce) -> io::Result<Ticket> {
         let mut ticket = Ticket {
-            protection: CLEAR,
+            protection: self.protection,
             nonce: Nonce::draw()?,
             proof: Proof([0; PROOF_BYTES]),
         };
@@ -194,8 +294,11 @@ impl SessionSecret {
     ) -> Result<Proof, Denied> {
         let said = message(Side::Initiator, entry, challenge, ticket);
         self.verify(&said, &ticket.proof)?;
-        if ticket.protection != CLEAR {
-            return Err(self.deny(Denied::Protection(ticket.protection)));
+        if ticket.protection != self.protection {
+            return Err(self.deny(Denied::Protection {
+                got: ticket.protection,
+                right: self.protection,
+            }));
         }
         Ok(self.prove(&message(Side::Target, entry, challenge, ticket)))
     }
@@ -239,6 +342,15 @@ impl fmt::Debug for SessionSecret {
     }
 }
 
+/// How many bytes [`LaneKeys`] has for one direction.
+struct Length(usize);
+
+impl KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
 /// Target: what answers somebody who was told to prove himself with the nonce, and has said that ticket; `None` of both: he has
 /// not. `None`: the session has no secret, and there is nothing to prove. Asked before anything is kept of a lane.
 pub fn admit(
@@ -273,25 +385,33 @@ pub enum Proving {
     Challenge(SessionSecret),
     /// The target's proof.
     Proof(SessionSecret, Nonce, Ticket),
-    /// Nothing: both have, or there is nothing to prove.
-    Over,
+    /// Nothing: both have, or there is nothing to prove. With what the lane is encrypted with, if it is.
+    Over(Option<LaneKeys>),
 }
 
 impl Proving {
     /// With the secret of the session, if it has one.
     pub fn new(secret: Option<&SessionSecret>) -> Self {
-        secret.map_or(Self::Over, |secret| Self::Challenge(secret.clone()))
+        secret.map_or(Self::Over(None), |secret| Self::Challenge(secret.clone()))
     }
 
     /// Whether what the target says now is about the lane.
     pub fn is_over(&self) -> bool {
-        matches!(self, Self::Over)
+        matches!(self, Self::Over(_))
+    }
+
+    /// What the lane is encrypted with from now on, once that [is so](Self::is_over). Given once.
+    pub fn take_keys(&mut self) -> Option<LaneKeys> {
+        match self {
+            Self::Over(keys) => keys.take(),
+            Self::Challenge(_) | Self::Proof(..) => None,
+        }
     }
 
     /// Takes what the target says until that is so: the ticket that answers it, if one does. After an error nothing is to be
     /// said to it any more.
     pub fn hear(&mut self, entry: &Entry<'_>, said: Said) -> io::Result<Option<Ticket>> {
-        match (std::mem::replace(self, Self::Over), said) {
+        match (std::mem::replace(self, Self::Over(None)), said) {
             (Self::Challenge(secret), Said::Challenge(nonce)) => {
                 let ticket = secret.ticket(entry, nonce)?;
                 *self = Self::Proof(secret, nonce, ticket);
@@ -299,12 +419,13 @@ impl Proving {
             }
             (Self::Proof(secret, nonce, ticket), Said::Proof(proof)) => {
                 secret.check(entry, nonce, &ticket, &proof)?;
+                *self = Self::Over(secret.keys(entry, nonce, &ticket)?);
                 Ok(None)
             }
             (Self::Challenge(secret) | Self::Proof(secret, ..), _) => {
                 Err(secret.deny(Denied::Missing).into())
             }
-            (Self::Over, _) => Ok(None),
+            (Self::Over(_), _) => Ok(None),
         }
     }
 }
@@ -469,15 +590,64 @@ mod tests {
     }
 
     #[test]
-    fn a_protection_that_is_not_known_is_refused_in_words_if_the_session_asks_for_it() {
-        let (ours, denied) = secret(1);
-        let mut ticket = ours.ticket(&ENTRY, nonce(3)).unwrap();
-        ticket.protection = 1;
-        ticket.proof = ours.prove(&message(Side::Initiator, &ENTRY, nonce(3), &ticket));
-        let error = ours.admit(&ENTRY, nonce(3), &ticket).unwrap_err();
-        assert!(error.to_string().contains("protection 1"), "{error}");
-        assert!(error.to_string().contains("0 (clear)"), "{error}");
-        assert_eq!(denied.load(Relaxed), 1);
+    fn only_the_sessions_protection_is_admitted_and_others_are_refused_in_words() {
+        let (clear, denied) = secret(1);
+        let encrypting = clear.clone().encrypting();
+        // (who admits, what the ticket says, the words of a refusal)
+        let cases = [
+            (&clear, CLEAR, None),
+            (&clear, ENCRYPTED, Some(["protection 1", "0 (clear)"])),
+            (&clear, 2, Some(["protection 2", "0 (clear)"])),
+            (&encrypting, ENCRYPTED, None),
+            (&encrypting, CLEAR, Some(["protection 0", "1 (encrypted)"])),
+        ];
+        for (admits, protection, words) in cases {
+            let mut ticket = clear.ticket(&ENTRY, nonce(3)).unwrap();
+            ticket.protection = protection;
+            ticket.proof = clear.prove(&message(Side::Initiator, &ENTRY, nonce(3), &ticket));
+            let admitted = admits.admit(&ENTRY, nonce(3), &ticket);
+            let refusal = admitted.err().map(|denied| denied.to_string());
+            assert_eq!(refusal.is_some(), words.is_some(), "{protection}");
+            for word in words.into_iter().flatten() {
+                let refusal = refusal.as_deref().unwrap_or_default();
+                assert!(refusal.contains(word), "{refusal}");
+            }
+        }
+        assert_eq!(denied.load(Relaxed), 3);
+        let within = encrypting.clone().within_host();
+        let ticket = within.ticket(&ENTRY, nonce(3)).unwrap();
+        assert_eq!(ticket.protection, CLEAR, "no wire carries it");
+        assert!(within.keys(&ENTRY, nonce(3), &ticket).unwrap().is_none());
+    }
+
+    #[test]
+    fn both_ends_have_the_same_keys_and_each_connection_its_own() {
+        let ours = secret(1).0.encrypting();
+        let theirs = secret(1).0.encrypting();
+        let mut seen = Vec::new();
+        for challenge in [3, 4] {
+            let mut proving = Proving::new(Some(&ours));
+            let said = Said::Challenge(nonce(challenge));
+            let ticket = proving.hear(&ENTRY, said).unwrap().unwrap();
+            assert!(proving.take_keys().is_none(), "nothing is proved yet");
+            let proof = theirs.admit(&ENTRY, nonce(challenge), &ticket).unwrap();
+            proving.hear(&ENTRY, Said::Proof(proof)).unwrap();
+            let keys = proving.take_keys().unwrap();
+            let at_target = theirs.keys(&ENTRY, nonce(challenge), &ticket);
+            let at_target = at_target.unwrap().unwrap();
+            assert_eq!(keys.of_initiator(), at_target.of_initiator());
+            assert_eq!(keys.of_target(), at_target.of_target());
+            assert_eq!(keys.of_target().0.len(), KEY_BYTES);
+            assert_eq!(keys.of_target().1.len(), IV_BYTES);
+            assert!(proving.take_keys().is_none(), "they are given once");
+            for (key, iv) in [keys.of_initiator(), keys.of_target()] {
+                seen.extend([key.to_vec(), iv.to_vec()]);
+            }
+        }
+        let count = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), count, "no two are the same");
     }
 
     #[test]
@@ -499,6 +669,24 @@ mod tests {
             of(Side::Target),
             "27659c4260bda3b2e8ab2c18d27b747a088eb4a3ccbe556969deb2230a4cc20f"
         );
+        let ticket = Ticket {
+            protection: ENCRYPTED,
+            ..ticket
+        };
+        let keys = secret.encrypting().keys(&ENTRY, nonce(3), &ticket);
+        let keys = keys.unwrap().unwrap();
+        let hex = |(key, iv): Direction<'_>| {
+            let bytes = key.iter().chain(iv);
+            bytes.map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        assert_eq!(
+            hex(keys.of_initiator()),
+            "c9bcbb293a4afdb45457dc75feba52fb02f6bbe9cc318707aac7cd82"
+        );
+        assert_eq!(
+            hex(keys.of_target()),
+            "834f05739ed3d2b471dec98c1637bb59676ba0b4fe33319f3535ec5f"
+        );
     }
 
     #[test]
@@ -514,6 +702,9 @@ mod tests {
         };
         let ticket = secret.ticket(&ENTRY, nonce(3)).unwrap();
         let error = secret.admit(&ENTRY, nonce(4), &ticket).unwrap_err();
+        let encrypting = secret.clone().encrypting();
+        let keys = encrypting.keys(&ENTRY, nonce(3), &ticket).unwrap();
+        assert_eq!(format!("{keys:?}"), "Some(LaneKeys)");
         let shown = format!("{secret:?} {secret:#?} {address:?} {ticket:?} {error:?} {error}");
         assert!(shown.starts_with("SessionSecret SessionSecret "), "{shown}");
         let key = &secret.key[..4];

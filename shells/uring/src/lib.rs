@@ -104,6 +104,10 @@ impl Transport for FileTransport {
         }
     }
 
+    fn is_within_host(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::NONE
             .with_local(MemoryKind::Host)

@@ -242,6 +242,7 @@ impl Member {
             heartbeat: time::Duration::from_secs(1),
             silence_max: time::Duration::from_secs(60),
             handshake_max: time::Duration::from_secs(60),
+            encrypts: false,
         };
         let channel = Channel::outbound(time::Instant::ZERO, times, hello, Some(key));
         wire.channel = Some(Box::new(channel));

@@ -131,6 +131,7 @@ impl Reactor {
             heartbeat: config.heartbeat.into(),
             silence_max: config.silence_max.into(),
             handshake_max: config.handshake_max.into(),
+            encrypts: config.encrypts,
         };
         let (clock, listeners) = (config.clock, config.listeners);
         let talk = Talk {

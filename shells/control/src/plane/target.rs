@@ -10,7 +10,7 @@ use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
 use polyrail_transport::place::Place;
 use polyrail_transport::tally::Tally;
-use polyrail_transport::ticket::{self, Denied, Entry, Proof, SessionSecret};
+use polyrail_transport::ticket::{self, Denied, Entry, LaneKeys, Proof, SessionSecret};
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
 use super::mailbox::{Command, Mailbox, Pending};
@@ -393,8 +393,8 @@ impl Target {
             let text = format!("\"{}\" does not know the session", ctx.name);
             return wires.refuse(key, Refusal::SessionUnknown, text);
         };
-        let proof = match known.admit(&join) {
-            Ok(proof) => proof,
+        let (proof, keys) = match known.admit(&join) {
+            Ok(admitted) => admitted,
             Err(denied) => {
                 complain!(
                     "control: a lane from {} is turned away: {denied}",
@@ -416,6 +416,7 @@ impl Target {
                 lane: join.lane,
                 epoch: join.epoch,
                 stream,
+                keys,
             });
         }
     }
@@ -716,8 +717,8 @@ impl Session {
         wires.timers.set(Timer::session(id), Some(again));
     }
 
-    /// What a lane's ticket is answered with; `None`: it needs none.
-    fn admit(&self, join: &Join) -> Result<Option<Proof>, Denied> {
+    /// What a lane's ticket is answered with, if it needs one, and what its bytes are encrypted with, if they are.
+    fn admit(&self, join: &Join) -> Result<(Option<Proof>, Option<LaneKeys>), Denied> {
         let entry = Entry {
             // Who says a ticket names it.
             transport: join.transport.as_deref().unwrap_or_default(),
@@ -726,7 +727,13 @@ impl Session {
         };
         let said = join.ticket.as_ref();
         let said = said.map(|(challenge, ticket)| (*challenge, ticket));
-        ticket::admit(self.secret.as_ref(), &entry, said)
+        let secret = self.secret.as_ref();
+        let proof = ticket::admit(secret, &entry, said)?;
+        let keys = match (secret, said) {
+            (Some(secret), Some((challenge, ticket))) => secret.keys(&entry, challenge, ticket)?,
+            _ => None,
+        };
+        Ok((proof, keys))
     }
 
     /// What is wrong with a connection that comes from an address of another trust domain than the session's: whoever

@@ -686,7 +686,11 @@ impl Wires {
             return Ok(None);
         };
         let denied = ctx.lanes_denied.clone();
-        SessionSecret::new(&exported, session, initiator, target, denied).map(Some)
+        let secret = SessionSecret::new(&exported, session, initiator, target, denied)?;
+        Ok(Some(match channel.connection().encrypts() {
+            true => secret.encrypting(),
+            false => secret,
+        }))
     }
 
     /// Gives a connection away, with its socket.

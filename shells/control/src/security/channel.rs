@@ -473,6 +473,7 @@ mod tests {
         heartbeat: Duration::from_millis(500),
         silence_max: Duration::from_millis(1500),
         handshake_max: Duration::from_millis(1000),
+        encrypts: false,
     };
 
     fn now() -> Instant {

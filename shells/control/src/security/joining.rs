@@ -5,7 +5,7 @@ use std::io;
 
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::RailAddress;
-use polyrail_transport::ticket::{Entry, Proving, Said};
+use polyrail_transport::ticket::{Entry, LaneKeys, Proving, Said};
 
 use crate::codec::{self, Decoder, Frame, GREETING_BYTES, Greeting, Purpose};
 
@@ -74,6 +74,11 @@ impl Joining {
             (false, false) => GREETING_BYTES - self.decoder.pending_bytes(),
             (false, true) => self.decoder.missing_bytes(),
         }
+    }
+
+    /// What the lane is encrypted with from now on, if it is, once [`Self::wants`] is 0. Given once.
+    pub fn take_keys(&mut self) -> Option<LaneKeys> {
+        self.proving.take_keys()
     }
 
     /// Takes what came, [`Self::wants`] bytes at most, and gives what is to be said to that. After an error the lane is

@@ -131,6 +131,10 @@ impl Transport for CudaIpcTransport {
         NAME
     }
 
+    fn is_within_host(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::NONE
             .with_local(MemoryKind::Host)

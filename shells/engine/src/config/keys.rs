@@ -9,7 +9,7 @@ use polyrail_core::rail::select::Policy;
 use polyrail_core::topology::RailMap;
 
 use super::field::{Field, Span};
-use super::{Config, DomainConfig, HealthMode, IsolationMode, TransportConfig};
+use super::{Config, DomainConfig, HealthMode, IsolationMode, Payload, TransportConfig};
 use crate::workers::WORKERS_MAX;
 
 /// One key of a `T`.
@@ -176,7 +176,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, insecure| config.insecure = insecure,
         },
         meaning: "Lets a target listen beyond loopback although nobody is asked for a key, or, where `security/key_file` names \
-                  one, although lanes are in clear.",
+                  one, although lanes are in clear. Not needed where `security/payload` is `encrypt`.",
         source: OURS,
     },
     Key {
@@ -855,6 +855,24 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         meaning: "The file of the certificates of the authorities that peers' certificates have to be under, as PEM.",
         source: OURS,
     },
+    Key {
+        path: "security/payload",
+        field: Field::Choice {
+            words: &["off", "encrypt"],
+            get: |config| Some(config.security.payload as usize),
+            set: |config, choice| {
+                config.security.payload = match choice {
+                    0 => Payload::Off,
+                    _ => Payload::Encrypt,
+                };
+            },
+        },
+        meaning: "Whether bytes of requests are encrypted from host to host (`encrypt`): by the kernel, on lanes of `tcp`. Transports \
+                  that cannot (`verbs`, libraries) are not used then; what passes no wire goes as it is. One end of a \
+                  session is enough. It needs `security/key_file` or `security/certificate`, and a kernel with TLS for \
+                  connections (module `tls`).",
+        source: OURS,
+    },
 ];
 
 /// Where the keys of [`DOMAIN`] are, below the name of a trust domain.
@@ -1113,6 +1131,15 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
         text: "needs security/roots, which says whose certificates are accepted, and that needs it",
     },
     Relation {
+        paths: ["security/payload", "security/key_file"],
+        holds: |config| {
+            let security = &config.security;
+            let has_key = !security.key_file.is_empty() || !security.certificate.is_empty();
+            has_key || security.payload == Payload::Off
+        },
+        text: "is encrypt, which needs a key of the cluster to make keys of: security/key_file, or security/certificate",
+    },
+    Relation {
         paths: ["security/key_file", "security/certificate"],
         holds: |config| {
             config.security.key_file.is_empty() || config.security.certificate.is_empty()
@@ -1165,6 +1192,7 @@ mod tests {
                     "decay".into(),
                     "info".into(),
                     "vanilla".into(),
+                    "encrypt".into(),
                 ],
                 "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
                 "list of addresses" => vec![vec!["127.0.0.9"].into()],

@@ -41,7 +41,8 @@ pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
 pub use sections::{
     ControlConfig, DomainConfig, HealthConfig, HealthMode, IsolationMode, LimitsConfig, PathConfig,
-    SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
+    Payload, SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig,
+    VerbsConfig,
 };
 pub use sources::{Effective, Loaded, Sources};
 
@@ -317,6 +318,11 @@ impl Config {
             weight: Weight::new(parts as u16)?,
             stale_after: core_duration(self.spray.diffusion_stale),
         })
+    }
+
+    /// Whether it may listen beyond loopback: somebody has said so, or nobody but members can do anything there.
+    pub(crate) fn may_be_reached(&self) -> bool {
+        self.insecure || self.security.payload == Payload::Encrypt
     }
 
     /// Whether a device's own speed counts: nobody has said what rails carry.

@@ -46,6 +46,10 @@ impl Transport for StagedTransport {
         STAGED
     }
 
+    fn is_within_host(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::HOST
             .with_local(MemoryKind::Device)

@@ -42,6 +42,14 @@ pub(super) struct Row {
     pub(super) own: bool,
 }
 
+/// The secret of a session, as lanes of this transport need it: what passes no wire is not encrypted.
+pub(super) fn suited(secret: SessionSecret, transport: &dyn Transport) -> SessionSecret {
+    match transport.is_within_host() {
+        true => secret.within_host(),
+        false => secret,
+    }
+}
+
 impl Catalog {
     /// Of transports in the order of their numbers.
     pub(super) fn new(rows: Vec<Row>) -> Self {
@@ -130,13 +138,29 @@ impl Catalog {
         session: SessionId,
         secret: Option<&SessionSecret>,
     ) -> Vec<TransportOffer> {
+        let encrypts = secret.is_some_and(SessionSecret::encrypts);
         let tried = |offer: &TransportOffer| {
             let row = self.rows.iter().find(|row| row.name == offer.name);
+            let transport = row.and_then(|row| row.transport.upgrade());
+            if let Some(transport) =
+                transport.filter(|transport| encrypts && !transport.is_within_host())
+                && let Err(why) = transport.can_encrypt()
+            {
+                log::warn!(
+                    "transport {} is not used with a peer that wants its bytes encrypted: {why}",
+                    offer.name
+                );
+                return TransportOffer {
+                    capabilities: Capabilities::NONE.to_bits(),
+                    ..offer.clone()
+                };
+            }
             let row = row.filter(|row| !row.address.is_empty() && !offer.address.is_empty());
             let Some(transport) = row.and_then(|row| row.transport.upgrade()) else {
                 return offer.clone();
             };
-            let reached = transport.reach(&offer.address, session, secret);
+            let secret = secret.cloned().map(|secret| suited(secret, &*transport));
+            let reached = transport.reach(&offer.address, session, secret.as_ref());
             let reached = reached.inspect_err(|why| {
                 log::debug!("{} does not reach the peer: {why}", offer.name);
             });
@@ -148,6 +172,14 @@ impl Catalog {
             }
         };
         offers.iter().map(tried).collect()
+    }
+
+    /// The secret of a session, as lanes of a transport need it.
+    pub(crate) fn secret_for(&self, id: TransportId, secret: SessionSecret) -> SessionSecret {
+        match self.transport(id) {
+            Some(transport) => suited(secret, &*transport),
+            None => secret,
+        }
     }
 
     /// Whether a transport has devices that may come while the engine runs.

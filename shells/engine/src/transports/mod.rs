@@ -17,7 +17,7 @@ use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use polyrail_uring::FileTable;
 
-use crate::config::{Config, IsolationMode};
+use crate::config::{Config, IsolationMode, Payload};
 use crate::endpoints::Joined;
 use crate::error::EngineError;
 use crate::known::{self, CUDA, CUDA_IPC, PREAD, SHM, STAGED, TCP, URING, VERBS, is_built_in};
@@ -81,6 +81,7 @@ impl Transports {
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
+        let encrypts = config.security.payload == Payload::Encrypt;
         let all = [SHM, CUDA_IPC, VERBS, STAGED, TCP, CUDA, URING, PREAD].into_iter();
         // A driver may have been plugged in.
         let over_gpus = |name: &str| matches!(name, CUDA | CUDA_IPC | STAGED);
@@ -97,8 +98,13 @@ impl Transports {
             .map(|(transport, faults)| (transport, faults, false))
             .chain(loaded)
             .chain(own)
-            .map(|(transport, faults, own)| install(transport, faults, own))
-            .unzip();
+            .map(|(transport, faults, own)| install(transport, faults, own, encrypts))
+            .unzip::<_, _, Vec<_>, Vec<Installed>>();
+        let tcp = rows.iter().find(|row| row.transport.name() == TCP);
+        if encrypts && let Some(Err(source)) = tcp.map(|row| row.transport.can_encrypt()) {
+            let what = "encrypt bytes of requests (security/payload)";
+            return Err(EngineError::System { what, source });
+        }
         Ok(Self {
             catalog: Arc::new(Catalog::new(catalog)),
             rows,
@@ -118,7 +124,13 @@ impl Transports {
         let name = lane.transport.as_deref().unwrap_or(TCP);
         let serves = |row: &&Installed| !row.is_missing && !row.own && row.transport.name() == name;
         match self.rows.iter().find(serves) {
-            Some(row) => row.transport.admit(lane),
+            Some(row) => match row.transport.can_encrypt() {
+                Err(why) if lane.keys.is_some() => polyrail_transport::complain!(
+                    "{:?} of a peer, which is to be encrypted, is of transport {name}: {why}",
+                    lane.lane,
+                ),
+                _ => row.transport.admit(lane),
+            },
             None => polyrail_transport::complain!(
                 "{:?} of a peer is of transport {name}, which is not here",
                 lane.lane,
@@ -134,7 +146,10 @@ impl Transports {
         secret: Option<SessionSecret>,
     ) {
         for row in &self.rows {
-            row.transport.begin_session(session, domain, secret.clone());
+            let secret = secret
+                .clone()
+                .map(|secret| catalog::suited(secret, &*row.transport));
+            row.transport.begin_session(session, domain, secret);
         }
     }
 
@@ -195,8 +210,15 @@ fn install(
     transport: Arc<dyn Transport>,
     faults: Option<Arc<Faults>>,
     own: bool,
+    encrypts: bool,
 ) -> (Row, Installed) {
-    let missing = try_out(&*transport, faults.as_deref());
+    let exposed = (encrypts && !transport.is_within_host())
+        .then(|| transport.can_encrypt().err())
+        .flatten();
+    let missing = match exposed {
+        Some(why) => Some(format!("security/payload is encrypt: {why}")),
+        None => try_out(&*transport, faults.as_deref()),
+    };
     let name = transport.name();
     if let Some(why) = &missing {
         // Most programs have no files that they would miss it for.

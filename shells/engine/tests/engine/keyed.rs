@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use polyrail::{Access, Config, Engine, Op, Request, SecurityConfig};
+use polyrail::{Access, Config, Engine, Op, Payload, Request, SecurityConfig};
 
 use crate::fixture::{MIB, PATIENCE, address, bytes, completed, poison};
 
@@ -78,5 +78,75 @@ fn members_move_bytes_and_whoever_proves_nothing_is_counted() {
         let page = target.metrics();
         assert!(page.contains("polyrail_lanes_denied_total 3"), "{page}");
         assert_eq!(engine.stats().lanes_denied, 0);
+    }
+}
+
+#[test]
+fn an_engine_that_is_to_encrypt_sends_nothing_that_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("cluster.key");
+    polyrail::keygen(&key).unwrap();
+    let config = |name: &str, payload, key_file: &str| Config {
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+        workers: 1,
+        security: SecurityConfig {
+            key_file: key_file.into(),
+            payload,
+            ..SecurityConfig::default()
+        },
+        ..Config::named(name)
+    };
+    let key_file = key.to_str().unwrap();
+    let keyless = Engine::new(config("keyless", Payload::Encrypt, ""));
+    let keyless = keyless.err().unwrap();
+    let text = keyless.to_string();
+    assert!(
+        keyless.is_usage() && text.contains("security/key_file"),
+        "{text}"
+    );
+
+    // Over TCP it depends on the kernel, and without one that can the engine does not start.
+    match Engine::new(config("over tcp", Payload::Encrypt, key_file)) {
+        Err(error) => {
+            let text = error.to_string();
+            assert!(!error.is_usage() && text.contains("modprobe tls"), "{text}");
+        }
+        Ok(engine) => {
+            let missing = |name| {
+                let transports = engine.transports().into_iter();
+                transports
+                    .filter(move |one| one.name == name)
+                    .find_map(|one| one.missing)
+            };
+            assert_eq!(missing("tcp"), None);
+        }
+    }
+
+    // What passes no wire goes as it is, whoever asks for encryption; its lanes prove themselves all the same.
+    let pairs = [
+        (Payload::Encrypt, Payload::Off),
+        (Payload::Off, Payload::Encrypt),
+    ];
+    for (theirs, ours) in pairs {
+        let target = config("target", theirs, key_file).without("tcp");
+        let target = Engine::new(target).unwrap();
+        let owned = target.allocate("mem", MIB, Access::RemoteReadWrite);
+        let there = target.region(owned.unwrap()).unwrap();
+        let engine = config("initiator", ours, key_file).without("tcp");
+        let engine = Engine::new(engine).unwrap();
+        let local = engine.allocate("local", MIB, Access::Local).unwrap();
+        poison(&engine.region(local).unwrap(), 7);
+        let remote = engine.open_segment(&address(&target, "mem")).unwrap();
+        let request = Request {
+            op: Op::Write,
+            local,
+            local_offset: 0,
+            remote,
+            remote_offset: 0,
+            length: MIB,
+        };
+        completed(&engine.submit(&[request]).unwrap());
+        assert!(bytes(&there).iter().all(|byte| *byte == 7));
+        assert_eq!(target.stats().lanes_denied, 0);
     }
 }

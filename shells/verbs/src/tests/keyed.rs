@@ -63,6 +63,7 @@ fn accept(
             lane,
             epoch,
             stream,
+            keys: None,
         });
     }
 }

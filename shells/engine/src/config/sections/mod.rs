@@ -15,7 +15,7 @@ pub use control::ControlConfig;
 pub use health::{HealthConfig, HealthMode};
 pub use limits::LimitsConfig;
 pub use path::{IsolationMode, PathConfig};
-pub use security::{DomainConfig, SecurityConfig};
+pub use security::{DomainConfig, Payload, SecurityConfig};
 pub use send_queue::SendQueueConfig;
 pub use spray::SprayConfig;
 pub use staging::StagingConfig;

@@ -18,8 +18,21 @@ pub struct SecurityConfig {
     pub key: String,
     /// The file of the roots that peers' certificates have to be under, as PEM.
     pub roots: String,
+    /// What bytes of requests go in from host to host.
+    pub payload: Payload,
     /// Trust domains by their names: see [`crate::Engine::domain`].
     pub domains: BTreeMap<String, DomainConfig>,
+}
+
+/// What bytes of requests go in from host to host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Payload {
+    /// As they are, unless a peer wants them to be encrypted.
+    #[default]
+    Off,
+    /// Encrypted, by keys that each lane has of its own; by TCP, which is the transport that can. What passes no wire goes as it
+    /// is.
+    Encrypt,
 }
 
 /// A trust domain.
