@@ -25,6 +25,7 @@
 
 pub mod arena;
 mod case;
+mod columns;
 mod cores;
 pub mod exhaustive;
 pub mod expect;
@@ -44,6 +45,7 @@ mod split;
 mod spread;
 pub mod staging;
 pub mod swarm;
+mod trace;
 
 pub use cores::on_all_cores;
 pub use model::Options;

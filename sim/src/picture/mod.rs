@@ -36,16 +36,16 @@ pub struct Run {
 
 /// Something that is wrong with a rail for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Fault {
-    rail: usize,
-    from: u64,
+pub(crate) struct Fault {
+    pub(crate) rail: usize,
+    pub(crate) from: u64,
     /// [`u64::MAX`]: to the end.
-    to: u64,
-    what: Wrong,
+    pub(crate) to: u64,
+    pub(crate) what: Wrong,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wrong {
+pub(crate) enum Wrong {
     Silent,
     Error,
     /// It has this many millionths of its best rate.
@@ -53,7 +53,7 @@ enum Wrong {
 }
 
 impl Wrong {
-    fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         match self {
             Self::Silent => "silent".to_owned(),
             Self::Error => "fails".to_owned(),
@@ -63,7 +63,7 @@ impl Wrong {
 }
 
 /// What is wrong with which rail when, by rail and time.
-fn faults(setup: &Setup) -> Vec<Fault> {
+pub(crate) fn faults(setup: &Setup) -> Vec<Fault> {
     let mut faults: Vec<Fault> = Vec::new();
     for rail in 0..setup.rails.len() {
         let rate_in = |interval: &crate::setup::Interval| {
@@ -107,54 +107,4 @@ fn faults(setup: &Setup) -> Vec<Fault> {
         }
     }
     faults
-}
-
-/// Spans of time as wide as so many buckets of the history, between the first submission and the last report.
-struct Columns {
-    began_at: u64,
-    ended_at: u64,
-    bucket_ns: u64,
-    buckets_each: u64,
-}
-
-impl Columns {
-    /// At most so many.
-    fn new(setup: &Setup, history: &History, columns_max: u64) -> Self {
-        let (began_at, ended_at) = (history.began_at, history.ended_at.max(history.began_at + 1));
-        let bucket_ns = setup.bucket_ns();
-        let buckets = (ended_at - began_at).div_ceil(bucket_ns);
-        Self {
-            began_at,
-            ended_at,
-            bucket_ns,
-            buckets_each: buckets.div_ceil(columns_max).max(1),
-        }
-    }
-
-    /// From when to when each is, without a last one that is less than half there.
-    fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
-        let width = self.buckets_each * self.bucket_ns;
-        let first = self.began_at / self.bucket_ns * self.bucket_ns;
-        let (began_at, ended_at) = (self.began_at, self.ended_at);
-        (0..)
-            .map(move |index| (first + index * width, first + (index + 1) * width))
-            .take_while(move |(from, _)| *from < ended_at)
-            .map(move |(from, to)| (from.max(began_at), to.min(ended_at)))
-            .filter(move |(from, to)| *from == began_at || (to - from) * 2 >= width)
-    }
-
-    /// Gigabytes a second of one rail in each.
-    fn rates(&self, history: &History, rail: usize) -> Vec<f64> {
-        let first = self.began_at / self.bucket_ns;
-        let sum = |index: usize| -> u64 {
-            let from = (first + index as u64 * self.buckets_each) as usize;
-            let to = (from + self.buckets_each as usize).min(history.buckets.len());
-            let rows = history.buckets.get(from..to).unwrap_or(&[]);
-            rows.iter().map(|row| row[rail]).sum()
-        };
-        let spans = self.spans().enumerate();
-        spans
-            .map(|(index, (from, to))| sum(index) as f64 / (to - from).max(1) as f64)
-            .collect()
-    }
 }

@@ -4,7 +4,8 @@ use polyrail_core::rail::health::RailState;
 
 use super::axis::{Axis, highest_shown, limit_words, number, time_unit};
 use super::svg::{Anchor, Svg, stairs};
-use super::{Columns, Fault, Run, Wrong, faults};
+use super::{Fault, Run, Wrong, faults};
+use crate::columns::Columns;
 use crate::fluid::Capacity;
 use crate::setup::{Incident, Setup};
 

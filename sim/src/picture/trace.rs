@@ -1,19 +1,18 @@
-//! A run as a trace that Perfetto and `chrome://tracing` open: an object with `traceEvents`, times in
-//! microseconds, as the Trace Event Format of the Chromium project has it.
+//! A run as a [trace](crate::trace).
 //!
 //! One process for each engine, with a track for each of its lanes and of its submitters; one process for the
 //! fabric, with counters of each rail's throughput and state and a track of its faults. Works wait on a lane
 //! behind each other, so a slice is drawn from when the one before it had ended, and its arguments say when it
-//! was posted: slices of one track never overlap.
+//! was posted.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use polyrail_core::rail::health::RailState;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::{Columns, Run, faults};
-use crate::model::Span;
+use super::{Run, faults};
+use crate::columns::Columns;
 use crate::setup::Setup;
+use crate::trace::{Trace, us};
 
 /// How many slices a run should be asked to keep for a trace of some ten megabytes.
 pub const TRACED_SLICES_MAX: usize = 50_000;
@@ -24,105 +23,30 @@ const FABRIC: usize = 1;
 /// The first track of submitters, above those of lanes.
 const SUBMITTERS: usize = 1_000_000;
 
-/// One event.
-#[derive(Serialize)]
-struct Event {
-    name: String,
-    cat: &'static str,
-    ph: &'static str,
-    pid: usize,
-    tid: usize,
-    ts: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    /// The scope of an instant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    s: Option<&'static str>,
-    args: serde_json::Value,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Trace {
-    display_time_unit: &'static str,
-    other_data: BTreeMap<&'static str, String>,
-    trace_events: Vec<Event>,
-}
-
 /// The trace of a run. It holds as many slices as the run kept, see [`crate::Options::traced_slices_max`]; if
 /// there were more, it ends where they do, and says so there and in `otherData`.
 pub fn trace(setup: &Setup, run: &Run) -> String {
-    let mut tracks = Vec::new();
-    let mut events = Vec::new();
+    let mut trace = Trace::default();
     let traced = &run.history.traced;
     let cut_at = match traced.left_out {
         0 => u64::MAX,
         _ => traced.slices.last().map_or(0, |row| row.0.ended_at),
     };
-    lanes(setup, run, &mut tracks, &mut events);
-    submitters(setup, run, &mut tracks, &mut events);
-    fabric(setup, run, cut_at, &mut tracks, &mut events);
+    lanes(setup, run, &mut trace);
+    submitters(setup, run, &mut trace);
+    fabric(setup, run, cut_at, &mut trace);
     let report = &run.outcome.report;
-    let mut other_data = BTreeMap::from([
-        ("scenario", report.scenario.clone()),
-        ("policy", report.policy.clone()),
-        ("seed", report.seed.to_string()),
-    ]);
+    trace.about("scenario", report.scenario.clone());
+    trace.about("policy", report.policy.clone());
+    trace.about("seed", report.seed.to_string());
     if traced.left_out > 0 {
-        let note = format!(
-            "cut here: {} more slices and batches are left out",
-            traced.left_out
-        );
-        events.push(Event {
-            s: Some("g"),
-            ..event("i", "note", note.clone(), (FABRIC, 0), us(cut_at))
-        });
-        other_data.insert("note", note);
+        trace.cut((FABRIC, 0), cut_at, traced.left_out, "slices and batches");
     }
-    events.sort_by(|a, b| a.ts.total_cmp(&b.ts));
-    tracks.append(&mut events);
-    let trace = Trace {
-        display_time_unit: "ns",
-        other_data,
-        trace_events: tracks,
-    };
-    // Plain fields always serialise.
-    serde_json::to_string(&trace).unwrap_or_default()
-}
-
-fn us(ns: u64) -> f64 {
-    ns as f64 / 1_000.0
-}
-
-fn event(
-    ph: &'static str,
-    cat: &'static str,
-    name: String,
-    (pid, tid): (usize, usize),
-    ts: f64,
-) -> Event {
-    Event {
-        name,
-        cat,
-        ph,
-        pid,
-        tid,
-        ts,
-        dur: None,
-        s: None,
-        args: serde_json::Value::Null,
-    }
-}
-
-fn name_of(what: &str, track: (usize, usize), name: &str) -> Event {
-    Event {
-        args: serde_json::json!({ "name": name }),
-        ..event("M", "track", what.to_owned(), track, 0.0)
-    }
+    trace.text()
 }
 
 /// Slices, by lane.
-fn lanes(setup: &Setup, run: &Run, tracks: &mut Vec<Event>, events: &mut Vec<Event>) {
+fn lanes(setup: &Setup, run: &Run, trace: &mut Trace) {
     for (index, engine) in setup.engines.iter().enumerate() {
         let device = setup
             .devices
@@ -131,161 +55,84 @@ fn lanes(setup: &Setup, run: &Run, tracks: &mut Vec<Event>, events: &mut Vec<Eve
         let host = device
             .and_then(|device| device.name.split('/').next())
             .unwrap_or("");
-        let name = format!("engine {index} on host {host}");
-        tracks.push(name_of("process_name", (FABRIC + 1 + index, 0), &name));
+        trace.process(
+            FABRIC + 1 + index,
+            &format!("engine {index} on host {host}"),
+        );
     }
     let workers_each = usize::from(*setup.engine.workers.get_ref());
     // Lanes are numbered by worker, then by the rails of its engine.
     let rails_of = |worker: usize| &setup.engines[worker / workers_each].rails;
     let first_of =
         |worker: usize| -> usize { (0..worker).map(|worker| rails_of(worker).len()).sum() };
-    // By lane: when the last slice ended.
-    let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut known = BTreeSet::new();
     for (span, probe) in &run.history.traced.slices {
         let worker = span.row as usize;
         let track = (FABRIC + 1 + worker / workers_each, span.lane as usize + 1);
-        let rail = || setup.rail_name(rails_of(worker)[span.lane as usize - first_of(worker)]);
-        let before = ended.entry(span.lane).or_insert_with(|| {
-            let name = format!("worker {} {}", worker % workers_each, rail());
-            tracks.push(name_of("thread_name", track, &name));
-            0
-        });
-        let drawn = Span {
-            began_at: span.began_at.max(*before).min(span.ended_at),
-            ..*span
-        };
-        *before = span.ended_at;
+        if known.insert(span.lane) {
+            let rail = rails_of(worker)[span.lane as usize - first_of(worker)];
+            let rail = setup.rail_name(rail);
+            trace.track(track, &format!("worker {} {rail}", worker % workers_each));
+        }
         let name = match (probe, span.good) {
             (true, true) => "probe",
             (true, false) => "failed probe",
             (false, true) => "slice",
             (false, false) => "failed slice",
         };
-        let args = serde_json::json!({ "bytes": span.bytes, "posted_us": us(span.began_at) });
-        events.push(complete(&drawn, "slice", name.to_owned(), track, args));
-    }
-}
-
-fn complete(
-    span: &Span,
-    cat: &'static str,
-    name: String,
-    track: (usize, usize),
-    args: serde_json::Value,
-) -> Event {
-    Event {
-        dur: Some(us(span.ended_at - span.began_at)),
-        args,
-        ..event("X", cat, name, track, us(span.began_at))
+        let args = json!({ "bytes": span.bytes, "posted_us": us(span.began_at) });
+        trace.span("slice", name, track, (span.began_at, span.ended_at), args);
     }
 }
 
 /// Batches, by submitter.
-fn submitters(setup: &Setup, run: &Run, tracks: &mut Vec<Event>, events: &mut Vec<Event>) {
-    let mut known = vec![false; setup.submitters.len()];
+fn submitters(setup: &Setup, run: &Run, trace: &mut Trace) {
+    let mut known = BTreeSet::new();
     for span in &run.history.traced.batches {
         let submitter = span.row as usize;
         let engine = setup.submitters[submitter].engine;
         let track = (FABRIC + 1 + engine, SUBMITTERS + submitter);
-        if !std::mem::replace(&mut known[submitter], true) {
-            tracks.push(name_of(
-                "thread_name",
-                track,
-                &format!("submitter {submitter}"),
-            ));
+        if known.insert(submitter) {
+            trace.track(track, &format!("submitter {submitter}"));
         }
         let name = if span.good { "batch" } else { "failed batch" };
-        let args = serde_json::json!({ "bytes": span.bytes });
-        events.push(complete(span, "batch", name.to_owned(), track, args));
+        let args = json!({ "bytes": span.bytes });
+        trace.span("batch", name, track, (span.began_at, span.ended_at), args);
     }
 }
 
 /// What happens to rails, and what core thinks of them.
-fn fabric(setup: &Setup, run: &Run, cut_at: u64, tracks: &mut Vec<Event>, events: &mut Vec<Event>) {
-    tracks.push(name_of("process_name", (FABRIC, 0), "fabric"));
+fn fabric(setup: &Setup, run: &Run, cut_at: u64, trace: &mut Trace) {
+    trace.process(FABRIC, "fabric");
     let end = run.history.ended_at.min(cut_at);
     let names: Vec<String> = (0..setup.rails.len())
         .map(|rail| setup.rail_name(rail))
         .collect();
-    let counter = |rail: usize, what: &str, unit: &str, at: u64, value: f64| Event {
-        args: serde_json::json!({ unit: value }),
-        ..event(
-            "C",
-            "rail",
-            format!("{} {what}", names[rail]),
-            (FABRIC, 0),
-            us(at),
-        )
-    };
-    let columns = Columns::new(
-        setup,
-        &run.history,
-        (VALUES_MAX / names.len().max(1)) as u64,
-    );
-    for rail in 0..names.len() {
+    let values_max = (VALUES_MAX / names.len().max(1)) as u64;
+    let columns = Columns::new(setup, &run.history, values_max);
+    for (rail, name) in names.iter().enumerate() {
+        let name = format!("{name} throughput");
         for ((from, _), rate) in columns.spans().zip(columns.rates(&run.history, rail)) {
             if from <= end {
-                events.push(counter(rail, "throughput", "GB/s", from, rate));
+                trace.counter("rail", &name, ((FABRIC, 0), from), ("GB/s", rate));
             }
         }
     }
-    for (at, rail, state) in run
-        .history
-        .rail_states
-        .iter()
-        .take(VALUES_MAX)
-        .filter(|row| row.0 <= end)
-    {
-        let level = match state {
-            RailState::Healthy => 2.0,
-            RailState::Probing => 1.0,
-            RailState::Paused => 0.0,
-        };
-        events.push(counter(
-            *rail,
-            "state",
-            "2 healthy, 1 probing, 0 paused",
-            *at,
-            level,
-        ));
-        events.push(Event {
-            s: Some("p"),
-            ..event(
-                "i",
-                "rail",
-                format!("{} {}", names[*rail], state.name()),
-                (FABRIC, 0),
-                us(*at),
-            )
-        });
+    let changes = run.history.rail_states.iter().take(VALUES_MAX);
+    for (at, rail, state) in changes.filter(|row| row.0 <= end) {
+        trace.rail_state(&names[*rail], (FABRIC, 0), *at, *state);
     }
     for fault in faults(setup).iter().filter(|fault| fault.from < end) {
         let track = (FABRIC, fault.rail + 1);
-        let name = format!("faults of {}", names[fault.rail]);
-        tracks.push(name_of("thread_name", track, &name));
-        let span = Span {
-            row: 0,
-            lane: 0,
-            began_at: fault.from,
-            ended_at: fault.to.min(end),
-            bytes: 0,
-            good: true,
-        };
-        events.push(complete(
-            &span,
-            "fault",
-            fault.what.text(),
-            track,
-            serde_json::Value::Null,
-        ));
+        trace.track(track, &format!("faults of {}", names[fault.rail]));
+        let span = (fault.from, fault.to.min(end));
+        trace.span("fault", &fault.what.text(), track, span, Value::Null);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
-
-    use serde_json::Value;
 
     use super::*;
     use crate::scenario::Scenario;

@@ -4,6 +4,7 @@
 //! and every call is made in the order in which it was made there. So what is true of the replay is true of the
 //! engine: a fault that was recorded can be looked at, step by step, for as long as it takes.
 
+mod flight;
 mod story;
 mod timeline;
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 use crate::model::{Core, SharedMemory, WorkerMemory};
 
+pub use flight::Flight;
 pub use story::{Change, RailStory, Silence, Story};
 
 /// What a replay came to.
@@ -60,10 +62,11 @@ pub struct Difference {
 /// What is told of while a recording is replayed: a line of the timeline.
 pub type Tell<'a> = &'a mut dyn FnMut(String);
 
-/// Replays a recording. `tell` is given a line for whatever is worth one.
+/// Replays a recording. `tell` is given a line for whatever is worth one, and `flight` draws it.
 pub fn replay<R: Read>(
     reader: &mut Reader<R>,
     tell: Option<Tell<'_>>,
+    mut flight: Option<&mut Flight>,
 ) -> Result<Replay, RecordingError> {
     let header = reader.header().clone();
     let tables = header.capacities;
@@ -106,6 +109,9 @@ pub fn replay<R: Read>(
         let at = story.note(&entry);
         if let Some(timeline) = &mut timeline {
             timeline.note(&entry, at, &story);
+        }
+        if let Some(flight) = &mut flight {
+            flight.note(&entry, at, &story);
         }
         difference = stage.play(&entry, at);
         if difference.is_some() {

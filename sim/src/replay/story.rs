@@ -275,7 +275,7 @@ impl Story {
         }
     }
 
-    fn is_probe(&self, work: &Work) -> bool {
+    pub(super) fn is_probe(&self, work: &Work) -> bool {
         self.state.scratch.contains(&work.remote.segment.0)
     }
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use polyrail_record::{Reader, RecordingError};
-use polyrail_sim::replay::{Difference, Replay, replay};
+use polyrail_sim::replay::{Difference, Flight, Replay, replay};
 use serde::Serialize;
 
-use super::print;
+use super::{pictures, print};
 use crate::exit::Failure;
 
 /// Of one call or answer, in words, so much is shown.
@@ -25,6 +25,9 @@ pub(super) struct ReplayArgs {
     /// One JSON object instead of text.
     #[arg(long, conflicts_with = "events")]
     json: bool,
+    /// Writes a trace that Perfetto opens: requests, slices, lanes with their fences, and how rails stood.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// The JSON object.
@@ -40,6 +43,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let bad = |error: RecordingError| bad_file(&args.file, &error);
     let input = File::open(&args.file).map_err(|error| bad_file(&args.file, &error))?;
     let mut reader = Reader::new(BufReader::new(input)).map_err(bad)?;
+    let mut flight = args.trace.as_ref().map(|_| Flight::default());
     let replayed = if args.events {
         let mut written = Ok(());
         let mut tell = |line: String| {
@@ -47,12 +51,15 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
                 written = writeln!(std::io::stdout(), "{line}");
             }
         };
-        let replayed = replay(&mut reader, Some(&mut tell)).map_err(bad)?;
+        let replayed = replay(&mut reader, Some(&mut tell), flight.as_mut()).map_err(bad)?;
         written.map_err(Failure::output)?;
         replayed
     } else {
-        replay(&mut reader, None).map_err(bad)?
+        replay(&mut reader, None, flight.as_mut()).map_err(bad)?
     };
+    if let Some((file, flight)) = args.trace.as_ref().zip(flight) {
+        pictures::write(file, &flight.text(&replayed))?;
+    }
     if args.json {
         let output = Output {
             file: args.file.display().to_string(),

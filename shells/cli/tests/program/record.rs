@@ -1,5 +1,6 @@
 //! Flight recordings: left by real processes, replayed by another one.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_record::{Call, Reader, Recorder, Step};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::harness::{BOUND, Target, finish, polyrail, run};
 
@@ -39,7 +41,7 @@ impl Drop for Folder {
 }
 
 #[track_caller]
-fn json(file: &str, code: i32) -> serde_json::Value {
+fn json(file: &str, code: i32) -> Value {
     let ended = run(&format!("sim replay {file} --json")).expect(code);
     serde_json::from_str(&ended.stdout).expect("JSON")
 }
@@ -59,6 +61,78 @@ fn a_demonstration_with_a_cut_rail_is_replayed_to_the_same_answers() {
     let events = run(&format!("sim replay {file} --events")).expect(0).stdout;
     let lines = events.lines().filter(|line| line.contains("worker 0"));
     assert!(lines.count() > 10 && events.contains(cut), "{events}");
+    draws_all(&folder, &file);
+}
+
+/// The trace of that recording has what the replay counts, and shows what happened to the rail.
+fn draws_all(folder: &Folder, file: &str) {
+    let path = format!("{}/trace.json", folder.text());
+    let line = format!("sim replay {file} --json --trace {path}");
+    let replay: Value = serde_json::from_str(&run(&line).expect(0).stdout).expect("JSON");
+    let trace = fs::read_to_string(&path).expect("a trace");
+    let trace: Value = serde_json::from_str(&trace).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    let track = |event: &Value| (event["pid"].as_u64(), event["tid"].as_u64());
+    let named: BTreeMap<_, _> = (events.iter())
+        .filter(|event| event["name"] == "thread_name")
+        .map(|event| {
+            (
+                track(event),
+                event["args"]["name"].as_str().expect("a name"),
+            )
+        })
+        .collect();
+    let spans = |cat: &'static str| {
+        let spans = events.iter().filter(|event| event["ph"] == "X");
+        spans.filter(move |event| event["cat"] == cat)
+    };
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let mut ended: BTreeMap<_, f64> = BTreeMap::new();
+    for span in events.iter().filter(|event| event["ph"] == "X") {
+        assert!(
+            number(&span["dur"]) >= 0.0 && named.contains_key(&track(span)),
+            "{span}"
+        );
+        // Nothing of one track overlaps.
+        let end = ended.entry(track(span)).or_insert(0.0);
+        assert!(number(&span["ts"]) >= *end - 1e-3, "{span} before {end}");
+        *end = number(&span["ts"]) + number(&span["dur"]);
+    }
+    assert_eq!(
+        spans("request").count() as u64,
+        replay["requests"].as_u64().expect("a count")
+    );
+    for rail in replay["rails"].as_array().expect("rails") {
+        let name = rail["rail"].as_str().expect("a name");
+        let of_rail = spans("slice").filter(|span| named[&track(span)].ends_with(name));
+        let good = of_rail.filter(|span| span["name"] == "slice");
+        let bytes: f64 = good.map(|span| number(&span["args"]["bytes"])).sum();
+        assert_eq!(bytes, number(&rail["done_bytes"]), "{name}");
+    }
+    let cut = "tcp:127.0.0.3>127.0.0.3";
+    let is_pause = |span: &&Value| {
+        named[&track(span)] == format!("state of {cut}")
+            && span["name"] == "paused: no completion in time"
+    };
+    let paused = spans("rail").find(is_pause).expect("the rail was paused");
+    // While it was, nothing of a request arrived over it; its lane was fenced.
+    let of_lane = |span: &&Value, what: &str| named[&track(span)] == format!("{what} on {cut}");
+    let from = number(&paused["ts"]);
+    let to = from + number(&paused["dur"]);
+    let arrived = |span: &&Value| {
+        let at = number(&span["ts"]) + number(&span["dur"]);
+        of_lane(span, "slices") && span["name"] == "slice" && from < at && at < to
+    };
+    assert!(to > from);
+    assert_eq!(spans("slice").find(arrived), None);
+    let fence = |span: &&Value| {
+        of_lane(span, "lane")
+            && span["name"]
+                .as_str()
+                .is_some_and(|name| name.starts_with("fence of epoch"))
+    };
+    assert!(spans("lane").any(|span| fence(&span)));
+    assert!(trace["otherData"]["note"].is_null());
 }
 
 #[test]
@@ -115,7 +189,7 @@ fn what_was_changed_is_found() {
     let line = format!("bench --seconds 0.1 --buffer 1M --record {}", folder.text());
     run(&line).expect(0);
     let file = folder.file("bench");
-    assert_eq!(json(&file, 0)["difference"], serde_json::Value::Null);
+    assert_eq!(json(&file, 0)["difference"], Value::Null);
 
     let changed = without_the_third_completion(Path::new(&file), &folder.0);
     let found = run(&format!("sim replay {changed}")).expect(1);
