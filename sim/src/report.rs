@@ -1,5 +1,7 @@
 //! What came of a run: the numbers that `INTERFACES.md` fixes, and some more for people.
 
+mod figures;
+mod series;
 mod text;
 mod workloads;
 
@@ -10,7 +12,10 @@ use crate::fluid::{self, Capacity};
 use crate::model::History;
 use crate::setup::{Cut, Setup};
 use crate::{posting, staging};
-pub use text::table;
+pub use figures::{FIGURES, Figure};
+pub use series::{FaultSpan, Moment, Series, StateChange};
+pub(crate) use text::Column;
+pub use text::{table, tables};
 pub use workloads::WorkloadRow;
 
 /// A bucket below this part of what the surviving rails allow belongs to a dip.
@@ -93,10 +98,10 @@ pub struct RailShare {
 }
 
 /// How a rail that had been cut came back.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Return {
-    /// Which, as in [`Report::rails`].
-    pub rail: usize,
+    /// Which rail, `host/device>host/device`.
+    pub rail: String,
     /// When it was restored, in milliseconds.
     pub at_ms: f64,
     /// How long it took until a probe found it; `None`: none has.
@@ -112,6 +117,8 @@ pub struct Outcome {
     pub report: Report,
     /// Rails that came back.
     pub returns: Vec<Return>,
+    /// What happened over time.
+    pub series: Series,
     /// The first violation in words.
     pub violation: Option<String>,
     /// Slices that carried user bytes.
@@ -162,12 +169,36 @@ impl Outcome {
         Self {
             report,
             returns: returns(setup, history),
+            series: Series::new(setup, history, &capacity),
             violation: history.first_violation.clone(),
             slices: history.slices,
             acknowledged: history.buckets.clone(),
             bucket_ms: setup.bucket_ns() / 1_000_000,
             notes: Vec::new(),
         }
+    }
+}
+
+/// The JSON object of a run.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    returns: &'a [Return],
+    #[serde(flatten)]
+    series: &'a Series,
+}
+
+impl Outcome {
+    /// As one line of JSON: the report, the rails that came back, and what happened over time.
+    pub fn to_json(&self) -> String {
+        let line = Line {
+            report: &self.report,
+            returns: &self.returns,
+            series: &self.series,
+        };
+        // Plain fields always serialise.
+        serde_json::to_string(&line).unwrap_or_default()
     }
 }
 
@@ -351,7 +382,7 @@ fn return_of(setup: &Setup, history: &History, rail: usize, restored_at: u64) ->
         ))
     });
     Some(Return {
-        rail,
+        rail: setup.rail_name(rail),
         at_ms: rounded(restored_at as f64 / NS_PER_MS, 3),
         found_ms: found_at.map(|found_at| rounded((found_at - restored_at) as f64 / NS_PER_MS, 3)),
         share_back_ms,

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use toml::Spanned;
 
-use crate::report::{Outcome, RailShare, Report, nearest_rank, ratio, rounded};
+use crate::report::{Outcome, RailShare, Report, Series, nearest_rank, ratio, rounded};
 use crate::scenario::ScenarioError;
 
 const NS_PER_MS: f64 = 1e6;
@@ -103,6 +103,7 @@ impl Came<'_> {
         Outcome {
             report,
             returns: Vec::new(),
+            series: Series::default(),
             acknowledged: Vec::new(),
             bucket_ms: 1,
             violation: self.violation.cloned(),

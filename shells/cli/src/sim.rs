@@ -7,8 +7,8 @@ mod figures;
 mod load;
 mod pictures;
 mod replay;
-mod seeds;
 mod swarm;
+mod vary;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use polyrail_sim::{Options, Outcome, Policy, Setup, Simulation, picture, report,
 
 use crate::exit::Failure;
 use load::Loaded;
+use vary::{Seeds, Varied, VaryArgs};
 
 /// Arguments of `sim`.
 #[derive(Args)]
@@ -37,6 +38,7 @@ enum SimCommand {
     #[command(
         after_help = "Example:\n  polyrail sim run fig10-rail-fails --seed 7 --json\n  \
                             polyrail sim run background-bursts --seeds 100\n  \
+                            polyrail sim run slowed-rail --set fault.0.factor=0.05,0.1,0.5 --seeds 1..20 --csv\n  \
                             polyrail sim run slowed-rail --html slowed.html --trace slowed.json"
     )]
     Run(RunArgs),
@@ -85,12 +87,8 @@ struct RunArgs {
     /// The seed, instead of the scenario's own.
     #[arg(long)]
     seed: Option<u64>,
-    /// So many seeds, from that one on: how each figure is spread over them.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["html", "trace"])]
-    seeds: Option<u64>,
-    /// One JSON object a run instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    vary: VaryArgs,
     /// Checks all of core's invariants at every step, and that all comes right in the end. Slow.
     #[arg(long)]
     audit: bool,
@@ -140,18 +138,47 @@ fn list(long: bool) -> Result<(), Failure> {
 }
 
 fn run_one(args: &RunArgs) -> Result<(), Failure> {
-    if let Some(seeds) = args.seeds {
-        return seeds::run(args, seeds);
+    if args.seed.is_some() && matches!(args.vary.seeds, Some(Seeds::Range(..))) {
+        let text = "--seed is the first of --seeds N; --seeds A..B says itself which is the first";
+        return Err(Failure::Usage(text.to_owned()));
     }
-    let loaded = Loaded::new(&args.scenario, args.seed)?;
+    let all = args
+        .vary
+        .load(std::slice::from_ref(&args.scenario), args.seed)?;
+    match all.as_slice() {
+        [varied] if !args.vary.csv && !args.vary.is_many() => run_single(args, varied),
+        _ => run_many(args, &all),
+    }
+}
+
+/// Runs with many seeds or values, or as rows of CSV.
+fn run_many(args: &RunArgs, all: &[Varied]) -> Result<(), Failure> {
+    if args.html.is_some() || args.trace.is_some() {
+        let text = "--html and --trace show one run: leave out --seeds, --csv, and all but one value of each --set";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let mut cells = Vec::new();
+    for varied in all {
+        cells.push((varied, varied.loaded.variant(&args.policy)?));
+    }
+    let options = Options {
+        audit: args.audit,
+        strict: args.audit,
+        ..Options::new(Policy::Spray)
+    };
+    args.vary.run(&cells, options)
+}
+
+fn run_single(args: &RunArgs, varied: &Varied) -> Result<(), Failure> {
+    let loaded = &varied.loaded;
     let variant = loaded.variant(&args.policy)?;
     match &loaded.simulation {
-        Simulation::Fabric(setup) => run_fabric(args, &loaded.name, variant, setup),
+        Simulation::Fabric(setup) => run_fabric(args, varied, variant, setup),
         Simulation::Posting(setup) => {
             let run = |place| polyrail_sim::posting::run(setup, place);
             run_settings(
                 args,
-                &loaded,
+                varied,
                 variant,
                 run,
                 |run| &run.outcome,
@@ -162,7 +189,7 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
             let run = |place| polyrail_sim::staging::run(setup, place);
             run_settings(
                 args,
-                &loaded,
+                varied,
                 variant,
                 run,
                 |run| &run.outcome,
@@ -175,12 +202,13 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
 /// A scenario without rails to choose from: `page` draws the runs of all its settings.
 fn run_settings<R>(
     args: &RunArgs,
-    loaded: &Loaded,
+    varied: &Varied,
     variant: &str,
     run: impl Fn(usize) -> R,
     outcome: impl Fn(&R) -> &Outcome,
     page: impl Fn(&[R], usize) -> String,
 ) -> Result<(), Failure> {
+    let loaded = &varied.loaded;
     if args.trace.is_some() {
         let name = &loaded.name;
         return Err(Failure::Usage(format!(
@@ -195,7 +223,7 @@ fn run_settings<R>(
     let began = std::time::Instant::now();
     let chosen_run = run(chosen);
     let seconds = began.elapsed().as_secs_f64();
-    show(args, outcome(&chosen_run), seconds)?;
+    show(args, varied, outcome(&chosen_run), seconds)?;
     if let Some(file) = &args.html {
         let runs: Vec<R> = (0..variants.len()).map(run).collect();
         pictures::write(file, &page(&runs, chosen))?;
@@ -203,7 +231,12 @@ fn run_settings<R>(
     verdict(&[&outcome(&chosen_run).report])
 }
 
-fn run_fabric(args: &RunArgs, name: &str, variant: &str, setup: &Setup) -> Result<(), Failure> {
+fn run_fabric(
+    args: &RunArgs,
+    varied: &Varied,
+    variant: &str,
+    setup: &Setup,
+) -> Result<(), Failure> {
     let named = Options::named(variant).unwrap_or(Options::new(Policy::Spray));
     let options = Options {
         audit: args.audit,
@@ -215,7 +248,7 @@ fn run_fabric(args: &RunArgs, name: &str, variant: &str, setup: &Setup) -> Resul
         },
         ..named
     };
-    let mut progress = Progress::new(name);
+    let mut progress = Progress::new(&varied.loaded.name);
     let began = std::time::Instant::now();
     let run = polyrail_sim::run(setup, options, &mut |done, of| progress.show(done, of));
     let seconds = began.elapsed().as_secs_f64();
@@ -227,14 +260,14 @@ fn run_fabric(args: &RunArgs, name: &str, variant: &str, setup: &Setup) -> Resul
     if let Some(file) = &args.html {
         pictures::write(file, &pictures::page(setup, run))?;
     }
-    show(args, &outcome, seconds)?;
+    show(args, varied, &outcome, seconds)?;
     verdict(&[&outcome.report])
 }
 
 /// One run on standard output.
-fn show(args: &RunArgs, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
-    if args.json {
-        return print(&outcome.report.to_json());
+fn show(args: &RunArgs, varied: &Varied, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
+    if args.vary.json {
+        return print(&varied.json(outcome));
     }
     print(report::table([&outcome.report]).trim_end())?;
     print(outcome.details().trim_end())?;

@@ -4,7 +4,7 @@ use polyrail_core::work::Cause;
 use serde::Serialize;
 
 use crate::model::{Failure, History};
-use crate::report::{Report, ratio, rounded};
+use crate::report::{Column, Report, ratio, rounded};
 
 /// What is seen of send queues, beside what every scenario says.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -58,31 +58,27 @@ impl Figures {
     }
 }
 
-/// The line above rows for people.
-pub fn header() -> String {
-    format!(
-        "{:<24} {:<12} {:>9} {:>9} {:>6} {:>10} {:>10} {:>9} {:>6} {:>5} {:>5} {:>6} {:>9} {:>6} {:>9} \
-         {:>7} {:>7} {:>5}",
-        "send queues",
-        "setting",
-        "GB/s",
-        "limit",
-        "eff",
-        "p50 µs",
-        "p99 µs",
-        "requests",
-        "failed",
-        "viol",
-        "full",
-        "adm",
-        "µs each",
-        "held",
-        "µs each",
-        "spread",
-        "cqe/k",
-        "ended"
-    )
-}
+/// The columns of rows for people.
+pub(crate) const COLUMNS: [Column; 18] = [
+    ("send queues", 24),
+    ("setting", 12),
+    ("GB/s", 9),
+    ("limit", 9),
+    ("eff", 6),
+    ("p50 µs", 10),
+    ("p99 µs", 10),
+    ("requests", 9),
+    ("failed", 6),
+    ("viol", 5),
+    ("full", 5),
+    ("adm", 6),
+    ("µs each", 9),
+    ("held", 6),
+    ("µs each", 9),
+    ("spread", 7),
+    ("cqe/k", 7),
+    ("ended", 5),
+];
 
 /// One row for people; nothing of a report that is not about send queues.
 pub fn row(report: &Report) -> Option<String> {

@@ -13,7 +13,8 @@ use crate::report::Outcome;
 use crate::scenario::{Scenario, ScenarioError, Setting, SettingExpect};
 
 pub use expect::misses;
-pub use figures::{Figures, header, row};
+pub(crate) use figures::COLUMNS;
+pub use figures::{Figures, row};
 
 /// A scenario with its settings, checked.
 #[derive(Clone, Debug)]

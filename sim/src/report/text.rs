@@ -5,25 +5,45 @@ use std::fmt::Write;
 use super::{Outcome, Report};
 use crate::{posting, staging};
 
-/// The line above rows about fabrics.
-fn header() -> String {
-    format!(
-        "{:<24} {:<12} {:>9} {:>9} {:>9} {:>6} {:>10} {:>10} {:>10} {:>10} {:>9} {:>6} {:>5} {:>9}",
-        "scenario",
-        "policy",
-        "GB/s",
-        "good GB/s",
-        "limit",
-        "eff",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "max µs",
-        "requests",
-        "failed",
-        "viol",
-        "worst dip"
-    )
+/// A column of a table for people, and how wide it is.
+pub(crate) type Column = (&'static str, usize);
+
+/// The columns of rows about fabrics.
+const COLUMNS: [Column; 14] = [
+    ("scenario", 24),
+    ("policy", 12),
+    ("GB/s", 9),
+    ("good GB/s", 9),
+    ("limit", 9),
+    ("eff", 6),
+    ("p50 µs", 10),
+    ("p99 µs", 10),
+    ("p99.9 µs", 10),
+    ("max µs", 10),
+    ("requests", 9),
+    ("failed", 6),
+    ("viol", 5),
+    ("worst dip", 9),
+];
+
+/// The columns of all tables: of fabrics, of send queues, of staging.
+pub fn tables() -> [(&'static str, Vec<&'static str>); 3] {
+    let kinds: [(_, &[Column]); 3] = [
+        ("fabrics", &COLUMNS),
+        ("send queues", &posting::COLUMNS),
+        ("staging", &staging::COLUMNS),
+    ];
+    kinds.map(|(kind, columns)| (kind, columns.iter().map(|column| column.0).collect()))
+}
+
+/// The line above rows: the first two columns are names, all others numbers.
+fn header(columns: &[Column]) -> String {
+    let cell = |(index, (name, width)): (usize, &Column)| match index {
+        0 | 1 => format!("{name:<width$}"),
+        _ => format!("{name:>width$}"),
+    };
+    let cells: Vec<_> = columns.iter().enumerate().map(cell).collect();
+    cells.join(" ")
 }
 
 /// Reports as a table for people: a row each, and a header wherever the columns change.
@@ -47,9 +67,9 @@ impl Report {
     /// The line above its row.
     pub fn header(&self) -> String {
         match (&self.send_queue, &self.staging) {
-            (Some(_), _) => posting::header(),
-            (None, Some(_)) => staging::header(),
-            (None, None) => header(),
+            (Some(_), _) => header(&posting::COLUMNS),
+            (None, Some(_)) => header(&staging::COLUMNS),
+            (None, None) => header(&COLUMNS),
         }
     }
 
@@ -106,7 +126,7 @@ impl Outcome {
             );
         }
         for row in &self.returns {
-            let name = &self.report.rails[row.rail].rail;
+            let name = &row.rail;
             let _ = match (row.found_ms, row.share_back_ms) {
                 (Some(found), Some(back)) => {
                     writeln!(

@@ -20,6 +20,7 @@ mod isolation;
 mod library;
 mod parse;
 mod queues;
+mod set;
 mod trouble;
 
 pub(crate) use isolation::prefix;
@@ -28,6 +29,7 @@ pub use library::{NAMES, text};
 pub use parse::ScenarioError;
 pub(crate) use parse::{read, size};
 pub use queues::{Room, Setting, SettingExpect};
+pub use set::{SetError, set};
 pub use trouble::{Limits, Trouble};
 
 use std::net::IpAddr;
@@ -451,7 +453,10 @@ impl Urgency {
 
 /// Requests of a batch: so many, or from the one to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a number of requests, or the least and the most, as [1, 255]"
+)]
 pub enum BatchSize {
     /// Each batch has so many.
     Exactly(u32),

@@ -48,7 +48,7 @@ impl Scenario {
 /// Reads a scenario file of any kind.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> {
     toml::from_str(text).map_err(|error| {
-        let message = error.message().to_owned();
+        let message = said(error.message());
         match error.span() {
             Some(span) => ScenarioError::at(text, span, message),
             None => ScenarioError {
@@ -57,6 +57,39 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> 
             },
         }
     })
+}
+
+/// What a message of the deserialiser says, with the known word that is nearest to an unknown one, and types of numbers in
+/// words.
+fn said(message: &str) -> String {
+    let quoted = || message.split('`').skip(1).step_by(2);
+    for (prefix, what) in [("unknown field `", "key"), ("unknown variant `", "word")] {
+        if let Some(word) = quoted().next().filter(|_| message.starts_with(prefix)) {
+            let known: Vec<_> = quoted().skip(1).collect();
+            let nearest = known
+                .iter()
+                .min_by_key(|known| strsim::damerau_levenshtein(word, known));
+            return match nearest {
+                Some(nearest) => format!(
+                    "unknown {what} {word}; the nearest known one is {nearest} (known here: {})",
+                    known.join(", ")
+                ),
+                None => format!("unknown {what} {word}; none is known here"),
+            };
+        }
+    }
+    let Some((found, expected)) = message.rsplit_once("expected ") else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "f64" => "a number",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" | "u64" => "a whole number, 0 or more",
+        "string" | "a string" => "a text",
+        other => other,
+    };
+    format!("{found}expected {expected}")
 }
 
 /// Bytes from a number or a text like `64KiB`: K, M, G, T and KiB… are 1024-based.

@@ -488,7 +488,7 @@ block = "1MiB"
                 "delay_us = 3",
                 "delai_us = 3",
                 18,
-                "unknown field",
+                "unknown key delai_us; the nearest known one is delay_us",
             ),
             (
                 "wrong type",
@@ -566,7 +566,7 @@ block = "1MiB"
             (
                 "unknown kind",
                 "at_ms = 1\nkind = \"melt\"\ntarget = \"a/nic0\"",
-                "unknown variant",
+                "unknown word melt; the nearest known one is mute",
             ),
             (
                 "no factor",

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::History;
 use super::hop::Where;
 use super::setup::Setup;
-use crate::report::{Outcome, Report, drained, ratio, rounded};
+use crate::report::{Column, Outcome, Report, drained, ratio, rounded};
 use crate::settings::Came;
 
 /// What is seen of staging, beside what every scenario says.
@@ -101,29 +101,26 @@ fn least_ns(setup: &Setup, history: &History, host: usize) -> u64 {
     now - history.began_at + 2 * setup.copy.1 + setup.network.1
 }
 
-/// The line above rows for people.
-pub fn header() -> String {
-    format!(
-        "{:<24} {:<12} {:>9} {:>9} {:>6} {:>10} {:>10} {:>9} {:>6} {:>5} {:>8} {:>6} {:>8} {:>8} {:>6} {:>8} {:>5}",
-        "staging",
-        "setting",
-        "GB/s",
-        "limit",
-        "eff",
-        "p50 µs",
-        "p99 µs",
-        "requests",
-        "failed",
-        "viol",
-        "hops",
-        "fail",
-        "unfenced",
-        "repeated",
-        "quar",
-        "restored",
-        "lost"
-    )
-}
+/// The columns of rows for people.
+pub(crate) const COLUMNS: [Column; 17] = [
+    ("staging", 24),
+    ("setting", 12),
+    ("GB/s", 9),
+    ("limit", 9),
+    ("eff", 6),
+    ("p50 µs", 10),
+    ("p99 µs", 10),
+    ("requests", 9),
+    ("failed", 6),
+    ("viol", 5),
+    ("hops", 8),
+    ("fail", 6),
+    ("unfenced", 8),
+    ("repeated", 8),
+    ("quar", 6),
+    ("restored", 8),
+    ("lost", 5),
+];
 
 /// One row for people; nothing of a report that is not about staging.
 pub fn row(report: &Report) -> Option<String> {

@@ -15,7 +15,7 @@ mod figures;
 mod hop;
 mod memory;
 mod random;
-mod scenario;
+pub(crate) mod scenario;
 mod session;
 mod setup;
 
@@ -41,7 +41,8 @@ use session::Session;
 use setup::{Setting, Thread};
 
 pub use expect::misses;
-pub use figures::{Figures, header, row};
+pub(crate) use figures::COLUMNS;
+pub use figures::{Figures, row};
 pub use random::draw;
 pub use setup::Setup;
 

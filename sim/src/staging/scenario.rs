@@ -13,7 +13,7 @@ use crate::scenario::{JitterTable, WorkloadOp};
 /// One scenario, as its file says it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Scenario {
+pub(crate) struct Scenario {
     /// Its name, in output.
     pub(super) name: String,
     /// What it shows, in one line.
