@@ -32,6 +32,7 @@ pub mod expect;
 pub mod figures;
 mod fluid;
 pub mod model;
+mod own;
 pub mod picture;
 pub mod posting;
 pub mod replay;
@@ -49,6 +50,7 @@ mod trace;
 
 pub use cores::on_all_cores;
 pub use model::Options;
+pub use own::{Make, OwnPolicy, run_own};
 pub use picture::Run;
 pub use polyrail_core::rail::select::Policy;
 pub use report::{Outcome, Report};
@@ -75,7 +77,7 @@ pub fn simulate(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u
 
 /// Runs one history as [`simulate`] does, and keeps it for [`picture`].
 pub fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Run {
-    let history = model::run(setup, options, progress);
+    let history = model::run(setup, options, None, progress);
     Run {
         outcome: Outcome::new(setup, options.name(), &history),
         history,

@@ -10,6 +10,7 @@ pub(crate) mod agenda;
 mod agents;
 pub(crate) mod chance;
 mod checks;
+mod chosen;
 mod control;
 mod drive;
 mod endings;
@@ -41,6 +42,7 @@ use polyrail_core::time::Instant;
 use polyrail_core::units::{BatchId, LaneId, RailId};
 use polyrail_core::work::{LaneFact, Scope};
 
+use crate::OwnPolicy;
 use crate::setup::{Cut, Setup};
 use crate::split::SplitPolicy;
 use agenda::{Agenda, LaneIndex, What};
@@ -328,15 +330,25 @@ struct World<'a> {
 }
 
 /// Runs one history. `progress` is told now and then how much of the expected time has passed, in nanoseconds
-/// of how many.
-pub(crate) fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> History {
+/// of how many. `own` chooses rails in the place of the options' policy.
+pub(crate) fn run(
+    setup: &Setup,
+    options: Options,
+    own: Option<OwnPolicy<'_>>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> History {
     match options.split {
-        Some(_) => run_in(&setup.split_by_lane(), options, progress),
-        None => run_in(setup, options, progress),
+        Some(_) => run_in(&setup.split_by_lane(), options, own, progress),
+        None => run_in(setup, options, own, progress),
     }
 }
 
-fn run_in(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> History {
+fn run_in(
+    setup: &Setup,
+    options: Options,
+    own: Option<OwnPolicy<'_>>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> History {
     let workers_each = usize::from(*setup.engine.workers.get_ref());
     let memory: Vec<_> = setup
         .engines
@@ -355,8 +367,15 @@ fn run_in(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -
     }
     let workers = tables.iter_mut().enumerate().map(|(index, memory_of)| {
         let engine = index / workers_each;
-        let config = config(setup, (index % workers_each) as u16, options.policy);
-        let core = memory_of.core(config, &shared[engine], &memory[engine].given, &[]);
+        let number = (index % workers_each) as u16;
+        let config = config(setup, number, options.policy);
+        let core = match own {
+            Some(own) => {
+                let policy = (own.make)(&shared[engine], number);
+                memory_of.own_core(config, &shared[engine], policy)
+            }
+            None => memory_of.core(config, &shared[engine], &memory[engine].given, &[]),
+        };
         Worker::new(core, engine, setup.plans.len())
     });
     let credits = setup.credits(options.split);

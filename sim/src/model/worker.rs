@@ -3,6 +3,7 @@
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{Config, Orchestrator, Proof, Tables};
+use polyrail_core::rail::chooser::Chooser;
 use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::policies::{
     Given, Policies, PoliciesConfig, PolicyTables, TransportConfig,
@@ -13,11 +14,13 @@ use polyrail_core::units::{Epoch, LaneId, PeerId, RequestId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch};
 use polyrail_record::Capacities;
 
+use super::chosen::Chosen;
+
 /// Batches beyond what the submitters need.
 const SPARE_BATCHES: usize = 64;
 
 /// A worker's core, whatever its policy is.
-pub(crate) type Core<'a> = Orchestrator<'a, Policies<'a>>;
+pub(crate) type Core<'a> = Orchestrator<'a, Chosen<'a>>;
 
 /// The memory of what an engine's workers share.
 pub(crate) struct SharedMemory {
@@ -105,7 +108,6 @@ impl WorkerMemory {
             rails: given,
             shares: &mut self.shares,
         };
-        let policies = |policy| Policies::new(policy, shared, rows).with_transports(transports);
         let tables = Tables {
             plans: &mut self.plans,
             peers: &mut self.peers,
@@ -114,7 +116,29 @@ impl WorkerMemory {
             attempts: &mut self.attempts,
             batches: &mut self.batches,
         };
+        let policies = |policy| {
+            let policies = Policies::new(policy, shared, rows).with_transports(transports);
+            Chosen::Shipped(policies)
+        };
         Orchestrator::new(config.map_policy(policies), shared, tables)
+    }
+
+    /// A core over them with a policy of another crate's.
+    pub(crate) fn own_core<'a>(
+        &'a mut self,
+        config: Config<PoliciesConfig>,
+        shared: &'a Shared<'a>,
+        policy: Box<dyn Chooser + 'a>,
+    ) -> Core<'a> {
+        let tables = Tables {
+            plans: &mut self.plans,
+            peers: &mut self.peers,
+            lanes: &mut self.lanes,
+            requests: &mut self.requests,
+            attempts: &mut self.attempts,
+            batches: &mut self.batches,
+        };
+        Orchestrator::new(config.map_policy(|_| Chosen::Own(policy)), shared, tables)
     }
 }
 

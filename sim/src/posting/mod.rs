@@ -134,7 +134,7 @@ fn with(fabric: &crate::Setup, setting: &Setting) -> crate::Setup {
 /// Runs one history under the setting of this number.
 pub fn run(setup: &Setup, setting: usize) -> Run {
     let case = &setup.settings[setting.min(setup.settings.len() - 1)];
-    let history = model::run(&case.setup, case.options, &mut |_, _| {});
+    let history = model::run(&case.setup, case.options, None, &mut |_, _| {});
     let mut outcome = Outcome::new(&case.setup, &case.name, &history);
     outcome.report.send_queue = Some(Figures::of(&history));
     outcome.notes.extend(history.queues.diagnosis.clone());

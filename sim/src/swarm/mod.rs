@@ -125,7 +125,7 @@ fn history(case: &Case) -> Result<History, ScenarioError> {
         events_max: EVENTS_MAX,
         ..Options::new(case.policy)
     };
-    Ok(model::run(&setup, options, &mut |_, _| {}))
+    Ok(model::run(&setup, options, None, &mut |_, _| {}))
 }
 
 /// The scenario's file: `polyrail sim run FILE --audit` runs it as the swarm does.
