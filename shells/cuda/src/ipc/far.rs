@@ -782,7 +782,8 @@ impl Far for Theirs {
                 row.keys.insert(key, Known::Asked(near));
                 return Ok(Pin::Wait);
             }
-            Some(row @ &mut (Known::Asked(near) | Known::Forgotten(near))) => {
+            Some(Known::Asked(_)) => return Ok(Pin::Wait),
+            Some(row @ &mut Known::Forgotten(near)) => {
                 *row = Known::Asked(near);
                 return Ok(Pin::Wait);
             }

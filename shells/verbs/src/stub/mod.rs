@@ -1088,18 +1088,20 @@ unsafe extern "C" fn post_send(
         } else if is_held && with(|state| unsafe { state.depart(own.public.qp_num, work) }) {
             own.uncovered.fetch_add(1, Relaxed);
         } else if !(CUT.load(SeqCst) || is_immediate && LOSING.load(SeqCst)) {
-            let status = match believing {
+            let status = match (spoiled, believing) {
                 _ if is_immediate => {
                     // SAFETY: queue pairs hold their queues.
                     with(|state| unsafe { arrive(state, own.public.qp_num, work.imm_data) })
                 }
-                _ if let Some(status) = spoiled => {
+                (Some(status), _) => {
                     // SAFETY: as below.
                     with(|state| unsafe { state.spoil(own.public.qp_num, work, status) })
                 }
-                true => 0,
-                // SAFETY: memory that is registered is mapped; the engine's contract allows copies of it.
-                false => with(|state| unsafe { carry_out(state, own.public.qp_num, work) }),
+                (None, true) => 0,
+                (None, false) => {
+                    // SAFETY: memory that is registered is mapped; the engine's contract allows copies of it.
+                    with(|state| unsafe { carry_out(state, own.public.qp_num, work) })
+                }
             };
             let says = status != 0 || work.send_flags & raw::SEND_SIGNALED != 0;
             match says {
