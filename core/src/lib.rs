@@ -21,6 +21,8 @@
 //! | [`send_queue`] | who may submit and who waits, why there was no room, which works ask for a completion |
 //! | [`batch`] | when requests that belong together have ended |
 //! | [`orchestrator`] | all of it together, for one worker |
+//!
+//! The feature `serde` lets what is sent and recorded be serialised.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -63,7 +63,7 @@
 //! # Features
 //!
 //! Both are on by default, and neither needs anything to build, because libraries are loaded when an engine starts:
-//! `verbs` for RDMA, `cuda` for memory of GPUs.
+//! `verbs` for RDMA, `cuda` for memory of GPUs. TCP, shared memory and files are always in. Linux only.
 
 mod advice;
 mod afterwards;
