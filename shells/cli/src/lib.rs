@@ -3,7 +3,7 @@
 //! would take ([`mod@explain`]), a demonstration ([`demo`]) and a simulator ([`sim`]) of the engine; what this machine has
 //! ([`topo`]) and what a configuration says ([`check_config`]); whether
 //! somebody's transport keeps its promises ([`check_transport`]); an agent that says which class of rails carries how
-//! much ([`agent`]); a cluster's key ([`security`]).
+//! much ([`agent`]); a cluster's key ([`security`]); manual pages and completions ([`extras`]).
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
 //! and the verdict is bad, 2 when it was asked for something that makes no sense, 3 when the environment
@@ -25,6 +25,7 @@ mod cp;
 mod demo;
 mod exit;
 mod explain;
+mod extras;
 mod kind;
 mod logging;
 mod pattern;
@@ -46,7 +47,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::sync::OnceLock;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use logging::LogFormat;
 
@@ -99,6 +100,8 @@ enum Command {
     Agent(agent::AgentArgs),
     /// Simulates fabrics under the shipped core: how good a policy is, and whether it is correct.
     Sim(sim::SimArgs),
+    /// Writes manual pages, and completions for shells.
+    Extras(extras::ExtrasArgs),
 }
 
 /// What starts this program once more, where that is not its own file.
@@ -136,6 +139,7 @@ pub fn run(arguments: Vec<OsString>, program: Vec<OsString>) -> u8 {
         Command::CheckTransport(args) => check_transport::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Extras(args) => extras::run(&args, Arguments::command()),
     };
     // What is left of the last line; there is none after a failure that is worth another one.
     let _ = std::io::stdout().flush();
@@ -165,8 +169,6 @@ const fn usual_level(command: &Command) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

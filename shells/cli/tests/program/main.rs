@@ -7,6 +7,7 @@ mod cp;
 mod death;
 mod demo;
 mod explain;
+mod extras;
 mod ghost;
 mod harness;
 mod keys;
