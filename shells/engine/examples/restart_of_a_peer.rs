@@ -10,10 +10,10 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use polyrail::{
-    Access, Batch, Config, Engine, Op, OpenError, Request, SegmentId, Status, SubmitError,
+    Access, Config, Engine, Hooks, Op, OpenTerms, PeerEvent, Request, Status, SubmitError,
 };
 
 const BYTES: u64 = 64 << 20;
@@ -28,11 +28,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The process that has the memory, until its standard input ends.
 fn serve(listen: SocketAddr) -> Result<(), Box<dyn Error>> {
-    let engine = Engine::new(Config {
+    let config = Config {
         listen: Some(listen),
         ..Config::named("target")
-    })?;
+    };
+    // Whoever is let in finds the segment.
+    let hooks = Hooks {
+        lets_in_later: true,
+        ..Hooks::default()
+    };
+    let engine = Engine::with_hooks(config, hooks)?;
     engine.allocate("mem", BYTES, Access::RemoteReadWrite)?;
+    engine.let_in();
     println!("{}", engine.listening().expect("it listens"));
     io::stdout().flush()?;
     io::stdin().read_line(&mut String::new())?;
@@ -41,67 +48,50 @@ fn serve(listen: SocketAddr) -> Result<(), Box<dyn Error>> {
 
 fn write_to_one_that_is_killed() -> Result<(), Box<dyn Error>> {
     let (mut target, at) = start("127.0.0.1:0")?;
-    let address = format!("{at}/mem");
     let engine = Engine::new(Config::named("initiator"))?;
     let local = engine.allocate("here", BYTES, Access::Local)?;
-    let mut remote = engine.open_segment(&address)?;
-
-    let batch = write(&engine, local, remote)?;
-    println!("before: {:?}", batch.wait(PATIENCE)?.status);
-
-    target.kill()?;
-    target.wait()?;
-    // Either the submission is refused, or the batch ends so, whichever comes first.
-    let lost = match write(&engine, local, remote) {
-        Ok(batch) => batch.wait(PATIENCE)?.status,
-        Err(SubmitError::PeerLost { .. }) => Status::PeerLost,
-        Err(error) => return Err(error.into()),
+    // It follows its name, and waits for the peer if that is not there yet.
+    let terms = OpenTerms {
+        within: Some(PATIENCE),
+        standing: true,
     };
-    println!("killed: {lost:?}");
-
-    // Somebody starts it again, a little later.
-    let again = thread::spawn(move || start(&at.to_string()).map_err(|error| error.to_string()));
-    // What was opened before leads nowhere any more. The new process has new memory, which is opened anew.
-    remote = open_when_it_is_back(&engine, &address)?;
-    let batch = write(&engine, local, remote)?;
-    println!("again: {:?}", batch.wait(PATIENCE)?.status);
-
-    let (mut target, _) = again.join().expect("it did not panic")?;
-    target.kill()?;
-    target.wait()?;
-    Ok(())
-}
-
-fn write(engine: &Engine, local: SegmentId, remote: SegmentId) -> Result<Batch, SubmitError> {
-    let request = Request {
+    let remote = engine.open_segment_with(&format!("{at}/mem"), &terms)?;
+    let mut transfer = engine.prepare_transfer(&[Request {
         op: Op::Write,
         local,
         local_offset: 0,
         remote,
         remote_offset: 0,
         length: BYTES,
-    };
-    engine.submit(&[request])
-}
+    }])?;
+    println!("before: {:?}", transfer.post()?.wait(PATIENCE)?.status);
 
-/// Opens a segment once its owner serves it, with a pause that grows between tries.
-fn open_when_it_is_back(engine: &Engine, address: &str) -> Result<SegmentId, OpenError> {
-    let began = Instant::now();
-    let mut pause = Duration::from_millis(10);
+    target.kill()?;
+    target.wait()?;
+    // Either the post is refused, or the batch ends so, whichever comes first.
+    let lost = match transfer.post() {
+        Ok(batch) => batch.wait(PATIENCE)?.status,
+        Err(SubmitError::PeerLost { .. }) => Status::PeerLost,
+        Err(error) => return Err(error.into()),
+    };
+    println!("killed: {lost:?}");
+
+    // Somebody starts it again, a little later. The new process has new memory, which the same segment leads to.
+    let again = thread::spawn(move || start(&at.to_string()).map_err(|error| error.to_string()));
+    let events = engine.peer_events();
     loop {
-        match engine.open_segment(address) {
-            Ok(segment) => return Ok(segment),
-            // The segment of a new process may come a moment after its port.
-            Err(error @ OpenError::NoSuchSegment { .. }) if began.elapsed() > PATIENCE => {
-                return Err(error);
-            }
-            Err(OpenError::NoSuchSegment { .. }) => {}
-            Err(error) if error.is_usage() || began.elapsed() > PATIENCE => return Err(error),
-            Err(_) => {}
+        match events.wait(PATIENCE)? {
+            PeerEvent::Lost(peer) => println!("lost: {}", peer.name),
+            PeerEvent::Changed(peer) => break println!("changed: {}", peer.name),
+            other => return Err(format!("{other:?}").into()),
         }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_secs(1));
     }
+    println!("again: {:?}", transfer.post()?.wait(PATIENCE)?.status);
+
+    let (mut target, _) = again.join().expect("it did not panic")?;
+    target.kill()?;
+    target.wait()?;
+    Ok(())
 }
 
 /// A target in a process of its own, and where it listens.

@@ -27,13 +27,15 @@ impl Engine {
             return Err(CallError::Forked);
         }
         let segments = &self.inner.segments;
+        let lost = |peer| CallError::PeerLost {
+            segment: remote,
+            peer,
+        };
+        let now = segments.leads_to(remote).map_err(lost)?;
         let segment = segments
-            .remote(remote)
-            .ok_or_else(|| match segments.lost(remote) {
-                Some(peer) => CallError::PeerLost {
-                    segment: remote,
-                    peer,
-                },
+            .remote(now)
+            .ok_or_else(|| match segments.lost(now) {
+                Some(peer) => lost(peer),
                 None => CallError::Stale { segment: remote },
             })?;
         self.inner

@@ -192,12 +192,14 @@ impl Engine {
         if length > NOTIFICATION_BYTES_MAX {
             return Err(NotifyError::TooLong { bytes: length });
         }
-        let find = || match (inner.segments.remote(remote), inner.segments.lost(remote)) {
+        let lost = |peer| NotifyError::PeerLost {
+            segment: remote,
+            peer,
+        };
+        let now = inner.segments.leads_to(remote).map_err(lost)?;
+        let find = || match (inner.segments.remote(now), inner.segments.lost(now)) {
             (Some(segment), _) => Ok(segment.peer),
-            (None, Some(peer)) => Err(NotifyError::PeerLost {
-                segment: remote,
-                peer,
-            }),
+            (None, Some(peer)) => Err(lost(peer)),
             (None, None) => Err(NotifyError::Stale { segment: remote }),
         };
         let letter = Letter {

@@ -133,6 +133,7 @@ impl Inner {
         }
         plane.shutdown();
         self.mail.desk.inbox.close();
+        self.sessions.news.close();
         self.tasks.stop();
         self.watch.stop();
         afterwards

@@ -99,6 +99,12 @@ impl Engine {
     ) -> Result<Explanation, SubmitError> {
         let inner = &self.inner;
         let stale = |segment| inner.segments.missing(0, segment);
+        let lost = |peer| SubmitError::PeerLost {
+            index: 0,
+            segment: remote,
+            peer,
+        };
+        let remote = inner.segments.leads_to(remote).map_err(lost)?;
         let here = inner.segments.local(local).ok_or_else(|| stale(local))?;
         let there = inner.segments.remote(remote).ok_or_else(|| stale(remote))?;
         let request = Request {

@@ -126,6 +126,7 @@ mod segments;
 mod sessions;
 mod spin;
 mod staging;
+mod standing;
 mod start;
 mod stats;
 mod submit;
@@ -184,8 +185,10 @@ pub use machine::{
 };
 pub use metrics::{Exposed, metrics_reference};
 pub use notification::{Notification, Notifications};
+pub use opening::OpenTerms;
 pub use paged::{Blocks, PagedRequest, Places};
 pub use parcel::NOTIFICATION_BYTES_MAX;
+pub use peers::{PeerEvent, PeerEvents, PeerState, PeerStatus};
 pub use polyrail_core::orchestrator::LaneState;
 pub use prepared::PreparedTransfer;
 pub use reload::RELOADED;

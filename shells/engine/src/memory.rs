@@ -231,6 +231,7 @@ impl Engine {
             return None;
         }
         let segments = &self.inner.segments;
+        let segment = segments.leads_to(segment).ok()?;
         match segments.get(segment) {
             Some(Segment::Local(local) | Segment::Device(local, _)) => Some(local.region.bytes()),
             Some(Segment::Remote(remote)) => Some(remote.descriptor.bytes),

@@ -1,7 +1,7 @@
 //! Segments of peers: how they are found by their names.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_control::codec::{SegmentDescriptor, SegmentKind};
 use polyrail_control::plane::{AskError, SessionLoss};
@@ -18,12 +18,133 @@ use crate::staging::{IN, OUT, pool_name};
 /// How long a peer may take to describe a segment.
 pub(crate) const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The first pause before a peer is tried again; doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How a segment of a peer is opened, beyond its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenTerms {
+    /// How long to try again, with pauses that grow from 10 ms to 1 s, until the peer is there and has the segment. What waiting
+    /// cannot mend is an error at once. `None`: one try.
+    pub within: Option<Duration>,
+    /// The id follows its name: when the peer is lost and a process serves the segment at its address again, the id leads
+    /// there, and so do [prepared transfers](crate::PreparedTransfer) that name it.
+    ///
+    /// What was submitted before goes to the old process only, and ends as without this. While the peer is away, submissions
+    /// are refused as [`SubmitError::PeerLost`](crate::SubmitError::PeerLost). What the new segment allows and how long it is
+    /// is checked in each submission. [`Engine::peer_events`] tells when it goes on. A segment that a peer takes back and
+    /// registers anew while it lives is not followed.
+    pub standing: bool,
+}
+
+/// When nobody waits for a peer any more.
+#[derive(Clone, Copy)]
+pub(crate) struct Until(Option<Instant>);
+
+impl Until {
+    /// One try takes as long as it takes.
+    pub(crate) fn never() -> Self {
+        Self(None)
+    }
+
+    /// What is left, but `most` at most.
+    pub(crate) fn within(self, most: Duration) -> Duration {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        self.0.map_or(most, |until| {
+            left(until).clamp(Duration::from_millis(1), most)
+        })
+    }
+}
+
+/// Pauses between tries, each twice as long as the one before.
+pub(crate) struct Pauses {
+    next: Duration,
+    most: Duration,
+}
+
+impl Pauses {
+    pub(crate) fn new(most: Duration) -> Self {
+        let next = PAUSE_MIN;
+        Self { next, most }
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        let longer = (self.next * 2).min(self.most);
+        std::mem::replace(&mut self.next, longer)
+    }
+}
+
 impl Engine {
     /// Opens a segment of a peer, named `HOST:PORT/SEGMENT`. Makes a session with the peer if there is none.
     /// Opening it again gives the same id while it is the same memory.
     ///
     /// Example: [guide](crate::guide#segments-of-peers).
     pub fn open_segment(&self, address: &str) -> Result<SegmentId, OpenError> {
+        self.open_segment_with(address, &OpenTerms::default())
+    }
+
+    /// The same on other terms: until the peer is there, or to be followed when its process is started anew.
+    pub fn open_segment_with(
+        &self,
+        address: &str,
+        terms: &OpenTerms,
+    ) -> Result<SegmentId, OpenError> {
+        let (owner, segment) = self.open_within(address, terms.within)?;
+        if !terms.standing {
+            return Ok(segment);
+        }
+        let stood = self.inner.segments.stand(address, owner, segment);
+        let Ok((standing, surplus)) = stood else {
+            let _ = self.close_remote(segment, true);
+            return Err(OpenError::Full(self.inner.segments.limit()));
+        };
+        if let Some(surplus) = surplus {
+            let _ = self.close_remote(surplus, true);
+        }
+        // Its owner may have been lost before it stood.
+        self.follow_away();
+        Ok(standing)
+    }
+
+    /// Tries until it is open: where, and what.
+    fn open_within(
+        &self,
+        address: &str,
+        within: Option<Duration>,
+    ) -> Result<(SocketAddr, SegmentId), OpenError> {
+        let began = Instant::now();
+        let until = Until(within.and_then(|within| began.checked_add(within)));
+        let mut pauses = Pauses::new(PAUSE_MAX);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let last = match self.open_once(address, until) {
+                Err(error) if error.may_pass() => error,
+                opened => return opened,
+            };
+            let Some(within) = within else {
+                return Err(last);
+            };
+            let pause = pauses.next();
+            if began.elapsed() + pause >= within {
+                return Err(OpenError::NotInTime {
+                    within,
+                    tries,
+                    last: Box::new(last),
+                });
+            }
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Tries once.
+    pub(crate) fn open_once(
+        &self,
+        address: &str,
+        until: Until,
+    ) -> Result<(SocketAddr, SegmentId), OpenError> {
         if !self.inner.is_ours() {
             return Err(OpenError::Forked);
         }
@@ -33,14 +154,15 @@ impl Engine {
         if self.takes_nothing() {
             return Err(OpenError::ShutDown);
         }
-        let mut peer = self.peer_at(remote)?;
+        let describe = |peer: PeerId| {
+            let timeout = until.within(DESCRIBE_TIMEOUT);
+            inner.sessions.plane.describe(peer, name, timeout)
+        };
+        let mut peer = self.peer_at(remote, until)?;
         if inner.segments.is_leaving(peer.id) {
             return Err(OpenError::Leaving { peer: remote });
         }
-        let mut described = inner
-            .sessions
-            .plane
-            .describe(peer.id, name, DESCRIBE_TIMEOUT);
+        let mut described = describe(peer.id);
         match &described {
             // It has forgotten us, or was given up meanwhile.
             Err(
@@ -50,20 +172,14 @@ impl Engine {
             ) => {
                 self.reconnect(peer.id, peer.incarnation)
                     .map_err(OpenError::Connect)?;
-                peer = self.peer_at(remote)?;
-                described = inner
-                    .sessions
-                    .plane
-                    .describe(peer.id, name, DESCRIBE_TIMEOUT);
+                peer = self.peer_at(remote, until)?;
+                described = describe(peer.id);
             }
             // It has ended, or another process answers there now.
             Err(AskError::SessionLost(_)) => {
                 self.lose_peer(peer.id, peer.incarnation);
-                peer = self.peer_at(remote)?;
-                described = inner
-                    .sessions
-                    .plane
-                    .describe(peer.id, name, DESCRIBE_TIMEOUT);
+                peer = self.peer_at(remote, until)?;
+                described = describe(peer.id);
             }
             _ => {}
         }
@@ -90,7 +206,7 @@ impl Engine {
                 .tell(|| Command::DetachRemote(id.segment_ref()));
             return Err(OpenError::PeerLost { peer: remote });
         }
-        Ok(id)
+        Ok((remote, id))
     }
 
     /// The slots of a peer that offers files.
@@ -179,7 +295,7 @@ impl Engine {
         self.close_remote(segment, true)
     }
 
-    fn close_remote(&self, segment: SegmentId, later: bool) -> Result<(), CloseError> {
+    pub(crate) fn close_remote(&self, segment: SegmentId, later: bool) -> Result<(), CloseError> {
         let (closed, taken_out) = self.inner.segments.close_remote(segment, later);
         self.let_go(taken_out);
         closed

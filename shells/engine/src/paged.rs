@@ -242,8 +242,11 @@ impl Engine {
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
         let pieces = Pieces::of(requests)?;
-        let claim = self.claim(&pieces.list, Some(&pieces.firsts))?;
-        let submitted = self.submit_pieces(&pieces.list, Some(&pieces.firsts), claim, terms);
+        let firsts = &pieces.firsts;
+        let submitted = self.bound(&pieces.list, |list| {
+            let claim = self.claim(list, Some(firsts))?;
+            self.submit_pieces(list, Some(firsts), claim, terms)
+        });
         submitted.map_err(|error| pieces.explain(requests, error))
     }
 

@@ -12,6 +12,7 @@ use crate::error::SubmitError;
 use crate::post::{List, Order, Submission};
 use crate::request::{Prepared, Request, Terms, check_size};
 use crate::segments::{Holds, SegmentId};
+use crate::standing::said_of;
 
 /// Batches of one transfer that are kept to be used again.
 const SPARES_MAX: usize = 64;
@@ -26,10 +27,16 @@ const SPARES_MORE: usize = 3;
 /// allocates nothing, as long as the program drops the batches that it is done with: their memory is used again. What
 /// overlaps more than a few times takes more of them at first. A notification is copied, so a post that carries one allocates.
 ///
+/// Segments that [stand](crate::OpenTerms::standing) are followed: the first post after their owner is back checks all anew. That one
+/// allocates.
+///
 /// Posts may overlap, and nothing keeps their order; wait for one before the next if they move the same bytes.
 pub struct PreparedTransfer {
     engine: Engine,
+    /// What is posted.
     requests: Vec<Request>,
+    /// What the program named, and what each standing segment of that led to when it was looked up; `None`: none stands.
+    named: Option<(Vec<Request>, Vec<(SegmentId, SegmentId)>)>,
     /// If they are the pieces of paged requests: the first of each.
     firsts: Option<Arc<[u32]>>,
     way: Way,
@@ -92,6 +99,18 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         check_size(requests)?;
+        self.bound(requests, |bound| {
+            let mut transfer = self.prepare_bound(bound, firsts)?;
+            transfer.named = standing(requests, bound);
+            Ok(transfer)
+        })
+    }
+
+    fn prepare_bound(
+        &self,
+        requests: &[Request],
+        firsts: Option<&Arc<[u32]>>,
+    ) -> Result<PreparedTransfer, SubmitError> {
         let Prepared {
             submissions,
             held,
@@ -101,6 +120,7 @@ impl Engine {
         let mut transfer = PreparedTransfer {
             engine: self.clone(),
             requests: requests.to_vec(),
+            named: None,
             firsts: firsts.cloned(),
             way: Way::Staged,
             spares: VecDeque::new(),
@@ -114,6 +134,21 @@ impl Engine {
         }
         Ok(transfer)
     }
+}
+
+/// What the program named if some segment of that stands, and what those lead to.
+fn standing(
+    named: &[Request],
+    bound: &[Request],
+) -> Option<(Vec<Request>, Vec<(SegmentId, SegmentId)>)> {
+    let both = named.iter().zip(bound);
+    let mut ends: Vec<_> = both
+        .map(|(named, bound)| (named.remote, bound.remote))
+        .collect();
+    ends.retain(|(named, bound)| named != bound);
+    ends.sort_unstable();
+    ends.dedup();
+    (!ends.is_empty()).then(|| (named.to_vec(), ends))
 }
 
 /// The pairs of segments that occur in requests.
@@ -154,6 +189,29 @@ impl PreparedTransfer {
     ///
     /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
+        let Some((named, ends)) = &self.named else {
+            return self.post_bound(terms);
+        };
+        if !self.engine.inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
+        let segments = &self.engine.inner.segments;
+        let leads = |(standing, now): &(SegmentId, SegmentId)| {
+            segments.leads_to(*standing).as_ref() == Ok(now)
+        };
+        if !ends.iter().all(leads) {
+            // They lead to another process, where all is checked anew.
+            let anew = self.engine.prepare_pieces(named, self.firsts.as_ref());
+            *self = anew?;
+        }
+        let posted = self.post_bound(terms);
+        posted.map_err(|error| match &self.named {
+            Some((named, _)) => said_of(error, &self.requests, named),
+            None => error,
+        })
+    }
+
+    fn post_bound(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
         let claim = self.engine.claim(&self.requests, self.firsts.as_deref())?;
         let engine = &self.engine;
         if !engine.inner.is_ours() {
@@ -226,7 +284,8 @@ impl PreparedTransfer {
     ///
     /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn requests(&self) -> &[Request] {
-        &self.requests
+        let named = self.named.as_ref();
+        named.map_or(&self.requests, |(named, _)| named)
     }
 }
 

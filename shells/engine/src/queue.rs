@@ -51,7 +51,15 @@ impl<T> EventQueue<T> {
 
     /// Adds one at the end.
     pub(crate) fn push(&self, item: T) {
+        self.push_within(usize::MAX, item, |_| {});
+    }
+
+    /// Adds one at the end, unless there are `most`: then the last is changed by `merge`.
+    pub(crate) fn push_within(&self, most: usize, item: T, merge: impl FnOnce(&mut T)) {
         let mut state = self.state();
+        if state.items.len() >= most {
+            return state.items.back_mut().map_or((), merge);
+        }
         if state.items.is_empty() {
             // Cannot fail: the counter is 0.
             let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());

@@ -1,6 +1,6 @@
 //! Sessions with peers: how they are made, made anew and given up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,11 +15,12 @@ use polyrail_transport::{complain, remark};
 
 use crate::engine::Engine;
 use crate::error::OpenError;
+use crate::fork::Owned;
 use crate::leaving::Leaving;
 use crate::lock::lock;
-use crate::opening::{DESCRIBE_TIMEOUT, resolve};
+use crate::opening::{DESCRIBE_TIMEOUT, Until, resolve};
 use crate::path::PeerPath;
-use crate::peers::{Numbers, Peer, PeerRail, Peers, PlanRoom, RailPair};
+use crate::peers::{News, Numbers, Peer, PeerRail, Peers, PlanRoom, RailPair};
 use crate::post::Command;
 use crate::segments::{SegmentId, TakenOut};
 use crate::staging::Word;
@@ -44,6 +45,10 @@ pub(crate) struct Sessions {
     /// it before.
     pub(crate) opening: Mutex<()>,
     pub(crate) said: Arc<Said>,
+    /// Where engines were that are waited for, because a segment of theirs stands.
+    pub(crate) following: Mutex<HashSet<SocketAddr>>,
+    /// What is told of peers.
+    pub(crate) news: Owned<News>,
     /// By address, what is held while a session is made there, so that it is not made twice.
     dialing: Mutex<HashMap<SocketAddr, Arc<Mutex<()>>>>,
     /// What is said of peers that are lost: strangers cannot use it up.
@@ -56,6 +61,7 @@ impl Sessions {
         peers: Arc<Mutex<Peers>>,
         listening: Option<SocketAddr>,
         said: Arc<Said>,
+        news: News,
     ) -> Self {
         Self {
             plane,
@@ -63,6 +69,8 @@ impl Sessions {
             listening,
             said,
             opening: Mutex::default(),
+            following: Mutex::default(),
+            news: Owned::new(Arc::new(news)),
             dialing: Mutex::default(),
             lines: Lines::default(),
         }
@@ -78,7 +86,7 @@ impl Sessions {
 
 impl Engine {
     /// The peer at an address; a new session if there is none.
-    pub(crate) fn peer_at(&self, remote: SocketAddr) -> Result<Peer, OpenError> {
+    pub(crate) fn peer_at(&self, remote: SocketAddr, until: Until) -> Result<Peer, OpenError> {
         let inner = &self.inner;
         let known = || lock(&inner.sessions.peers).at(remote).cloned();
         if self.is_closing() {
@@ -102,7 +110,7 @@ impl Engine {
                 numbers.peer,
                 self.dials_from(remote),
                 remote,
-                CONNECT_TIMEOUT,
+                until.within(CONNECT_TIMEOUT),
             )
             .map_err(OpenError::Connect)?;
         self.add_peer(numbers, remote, &met)
@@ -193,6 +201,10 @@ impl Engine {
         drop(peers);
         // There may be others since they were paired.
         self.look_at_rails(id);
+        // What stands for its segments follows first, and then it is told.
+        if !inner.segments.is_awaited(dialed) {
+            self.tell_of_return(dialed);
+        }
         Ok(peer)
     }
 
@@ -506,6 +518,8 @@ impl Engine {
         self.inner
             .workers
             .tell(|| Command::ForgetPeer(lost.clone()));
+        inner.sessions.news.lose(&peer);
+        self.follow_away();
         Some(peer)
     }
 

@@ -36,7 +36,7 @@ use crate::listen::{self, Listening};
 use crate::machine::{Changes, Machine};
 use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox};
-use crate::peers::Peers;
+use crate::peers::{News, Peers};
 use crate::plans::Plans;
 use crate::post::{Command, Post};
 use crate::reception::Reception;
@@ -176,7 +176,8 @@ impl Engine {
         };
         let plane = shell.start_plane(&config, met, &hardware.machine, listening, key)?;
         let whole = Arc::new(EngineCell::new());
-        let sessions = Sessions::new(plane, peers, address, shell.said.clone());
+        let news = News::new().map_err(system("create a queue for what is told of peers"))?;
+        let sessions = Sessions::new(plane, peers, address, shell.said.clone(), news);
         let workers = shell.start_workers(
             &config,
             &hooks,

@@ -66,8 +66,10 @@ impl Engine {
         requests: &[Request],
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
-        let claim = self.claim(requests, None)?;
-        self.submit_pieces(requests, None, claim, terms)
+        self.bound(requests, |requests| {
+            let claim = self.claim(requests, None)?;
+            self.submit_pieces(requests, None, claim, terms)
+        })
     }
 
     /// What requests of the program's write, while it is looked whether others write to that. An error if nothing may begin.

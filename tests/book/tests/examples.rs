@@ -37,7 +37,7 @@ fn kv_push() {
 fn restart_of_a_peer() {
     assert_eq!(
         run("restart_of_a_peer"),
-        "before: Completed\nkilled: PeerLost\nagain: Completed\n"
+        "before: Completed\nkilled: PeerLost\nlost: target\nchanged: target\nagain: Completed\n"
     );
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use polyrail_control::plane::{AskError, ConnectError};
 use polyrail_core::path::config::PathConfigError;
@@ -91,6 +92,15 @@ pub enum OpenError {
         /// Where it is.
         peer: SocketAddr,
     },
+    /// It was tried again and again for as long as was asked for ([`OpenTerms::within`](crate::OpenTerms::within)), in vain.
+    NotInTime {
+        /// How long.
+        within: Duration,
+        /// How often.
+        tries: u32,
+        /// Why the last try failed.
+        last: Box<OpenError>,
+    },
     /// There is no room for another peer, rail or segment.
     Full(Limit),
     /// The engine is shutting down.
@@ -104,6 +114,33 @@ impl OpenError {
     ///
     /// Example: [guide](crate::guide#segments-of-peers).
     pub fn is_usage(&self) -> bool {
+        match self {
+            Self::NotInTime { last, .. } => last.is_usage(),
+            error => error.is_wrong(),
+        }
+    }
+
+    /// Whether it may open if it is tried again later: what [`OpenTerms::within`](crate::OpenTerms::within) waits for.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::NotInTime { last, .. } => last.may_pass(),
+            Self::Unresolved { .. }
+            | Self::Ask(_)
+            | Self::NoSuchSegment { .. }
+            | Self::PeerLost { .. }
+            | Self::Leaving { .. } => true,
+            Self::Connect(error) => !matches!(
+                error,
+                ConnectError::Version { .. }
+                    | ConnectError::NotPolyrail { .. }
+                    | ConnectError::Distrusted { .. }
+                    | ConnectError::ShutDown { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    fn is_wrong(&self) -> bool {
         matches!(
             self,
             Self::BadAddress { .. }
@@ -175,6 +212,11 @@ impl fmt::Display for OpenError {
                     "the engine at {peer} is about to end: try again once it has been started anew"
                 )
             }
+            Self::NotInTime {
+                within,
+                tries,
+                last,
+            } => write!(f, "not opened within {within:?}, in {tries} tries: {last}"),
             Self::Full(limit) => limit.fmt(f),
             Self::ShutDown => f.write_str("the engine is shutting down"),
             Self::Forked => f.write_str(FORKED),

@@ -163,6 +163,20 @@ impl SubmitError {
             | Self::Forked => None,
         }
     }
+
+    /// The segment that it is about.
+    pub(crate) fn segment_mut(&mut self) -> Option<&mut SegmentId> {
+        match self {
+            Self::Stale { segment, .. }
+            | Self::PeerLost { segment, .. }
+            | Self::OutOfRange { segment, .. }
+            | Self::BlockOutOfRange { segment, .. }
+            | Self::Overlap { segment, .. }
+            | Self::Forbidden { segment, .. }
+            | Self::TwoFiles { segment, .. } => Some(segment),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for SubmitError {

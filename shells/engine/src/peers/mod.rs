@@ -1,6 +1,7 @@
 //! Peers: sessions with other engines, and the rails that lead to them.
 
 mod devices;
+mod news;
 mod numbers;
 mod rails;
 
@@ -25,6 +26,8 @@ use crate::path::PeerPath;
 use crate::segments::SegmentId;
 use crate::transports::Catalog;
 
+pub(crate) use news::News;
+pub use news::{PeerEvent, PeerEvents, PeerState, PeerStatus};
 pub(crate) use numbers::Numbers;
 pub(crate) use rails::{PeerRail, PlanRoom, RailPair};
 
@@ -187,6 +190,11 @@ impl Peers {
     /// What is known of this machine is this now.
     pub(crate) fn set_machine(&mut self, machine: Machine) {
         self.machine = Arc::new(machine);
+    }
+
+    /// All peers that there is a session with.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter()
     }
 
     pub(crate) fn ids(&self) -> Vec<PeerId> {

@@ -5,6 +5,7 @@ mod pairs;
 mod plans;
 mod remote;
 mod segment;
+mod standing;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -18,6 +19,7 @@ use polyrail_transport::numbered::Numbered;
 
 use self::plans::PairPlans;
 use self::remote::Remotes;
+use self::standing::Standing;
 use crate::error::{Limit, RegisterError};
 
 pub(crate) use hold::Holds;
@@ -41,6 +43,8 @@ struct Tables {
     offers: Numbered<SegmentId, SegmentDescriptor>,
     plans: PairPlans,
     remotes: Remotes,
+    /// Ids that follow names.
+    standing: HashMap<SegmentId, Standing>,
     /// Segments that there can be at a time, the engine's own and its peers'.
     most: usize,
     last: u32,
@@ -76,7 +80,7 @@ impl Tables {
         loop {
             self.last = self.last.wrapping_add(1).max(1);
             let id = SegmentId(self.last);
-            if !self.segments.contains_key(&id) {
+            if !self.segments.contains_key(&id) && !self.standing.contains_key(&id) {
                 return id;
             }
         }
@@ -89,6 +93,8 @@ pub(crate) struct Segments {
     tables: RwLock<Tables>,
     /// Some peer is about to end. Without, nobody looks which on every submission.
     any_leaving: AtomicBool,
+    /// Some segment stands, or has.
+    any_standing: AtomicBool,
     /// Memory that was taken back while a device or another process may still have written to it.
     kept: Mutex<HashMap<SegmentId, Arc<LocalSegment>>>,
 }

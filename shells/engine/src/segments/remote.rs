@@ -155,12 +155,15 @@ impl Tables {
         out
     }
 
-    fn close(
+    pub(super) fn close(
         &mut self,
         segment: SegmentId,
         later: bool,
         out: &mut TakenOut,
     ) -> Result<(), CloseError> {
+        if let Some(closed) = self.close_standing(segment, later, out) {
+            return closed;
+        }
         let remote = match self.segments.get(&segment) {
             Some(Segment::Remote(remote)) if !remote.is_file_here() => remote,
             Some(_) => return Err(CloseError::Own { segment }),

@@ -35,6 +35,7 @@ mod shutdown;
 mod silence;
 mod slots;
 mod staged;
+mod standing;
 mod stats;
 mod strangers;
 mod terms;
