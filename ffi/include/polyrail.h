@@ -365,6 +365,41 @@ template <typename T> inline T polyrail_new() { T made = T(); made.size = (uint3
 #define POLYRAIL_NEVER UINT64_MAX
 
 /**
+ * There is a session with it. It may be silent all the same.
+ */
+#define POLYRAIL_PEER_PRESENT 0
+
+/**
+ * It is about to end: nothing more begins with it.
+ */
+#define POLYRAIL_PEER_LEAVING 1
+
+/**
+ * It was lost, and nobody has answered at its address since.
+ */
+#define POLYRAIL_PEER_LOST 2
+
+/**
+ * It is lost, and its segments with it. One that is only silent is not lost.
+ */
+#define POLYRAIL_EVENT_LOST 0
+
+/**
+ * It was lost, and the same process is there again.
+ */
+#define POLYRAIL_EVENT_BACK 1
+
+/**
+ * Another process is there in its place.
+ */
+#define POLYRAIL_EVENT_CHANGED 2
+
+/**
+ * Events were dropped here, because the program had not taken those before.
+ */
+#define POLYRAIL_EVENT_MISSED 3
+
+/**
  * Nothing.
  */
 #define POLYRAIL_LOG_OFF 0
@@ -476,6 +511,25 @@ typedef struct {
    */
   uint64_t bits;
 } polyrail_engine;
+
+/**
+ * How a segment of a peer is opened, beyond its name.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_open_terms)`.
+   */
+  uint32_t size;
+  /**
+   * 1: it follows its name. When its peer is lost and a process serves it at its address again, it leads there, and so do
+   * prepared transfers that name it. While the peer is away, submissions are `POLYRAIL_ERROR_PEER_LOST`. 0: it does not.
+   */
+  uint32_t standing;
+  /**
+   * How long to try again until the peer is there and has the segment; 0: one try.
+   */
+  uint64_t within_ns;
+} polyrail_open_terms;
 
 /**
  * Which bytes of a file are a segment, and how.
@@ -1104,6 +1158,62 @@ typedef struct {
 } polyrail_transport_info;
 
 /**
+ * A peer.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_peer)`.
+   */
+  uint32_t size;
+  /**
+   * `POLYRAIL_PEER_PRESENT`, `_LEAVING` or `_LOST`.
+   */
+  uint32_t state;
+  /**
+   * Tells processes at one address apart.
+   */
+  uint64_t incarnation;
+  /**
+   * `HOST:PORT` where this engine first reached it.
+   */
+  char address[POLYRAIL_LABEL_BYTES];
+  /**
+   * What its engine calls itself. Its own word, not proof of who it is.
+   */
+  char name[POLYRAIL_NAME_BYTES];
+} polyrail_peer;
+
+/**
+ * Something has happened to a peer.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_peer_event)`.
+   */
+  uint32_t size;
+  /**
+   * One of `POLYRAIL_EVENT_…`.
+   */
+  uint32_t kind;
+  /**
+   * How many events were dropped; 0 unless `kind` says so. Nothing else is said then.
+   */
+  uint64_t missed;
+  /**
+   * Tells processes at one address apart.
+   */
+  uint64_t incarnation;
+  /**
+   * `HOST:PORT` where this engine first reached it.
+   */
+  char address[POLYRAIL_LABEL_BYTES];
+  /**
+   * What its engine calls itself.
+   */
+  char name[POLYRAIL_NAME_BYTES];
+} polyrail_peer_event;
+
+/**
  * Takes a line of the log: its level, the module that says it, and the words. They are good during the call. From any
  * thread, and from several at once. It must not call the library, nor return by an exception or a jump.
  */
@@ -1247,6 +1357,15 @@ int32_t polyrail_segment_open(polyrail_engine engine,
                               const char *address,
                               polyrail_segment *segment,
                               polyrail_error *error);
+
+/**
+ * The same on other terms, which may be null: until the peer is there, or to be followed when its process is started anew.
+ */
+int32_t polyrail_segment_open_with(polyrail_engine engine,
+                                   const char *address,
+                                   const polyrail_open_terms *terms,
+                                   polyrail_segment *segment,
+                                   polyrail_error *error);
 
 /**
  * Makes a file or block device that exists a segment. `terms` may be null: all of it, to be read and written.
@@ -1580,6 +1699,33 @@ int32_t polyrail_engine_transports(polyrail_engine engine,
                                    size_t capacity,
                                    size_t *count,
                                    polyrail_error *error);
+
+/**
+ * The peers whose segments this engine has opened, and up to 256 that were lost and have not come back. Fills rows like
+ * `polyrail_engine_rails`.
+ */
+int32_t polyrail_engine_peers(polyrail_engine engine,
+                              polyrail_peer *rows,
+                              size_t capacity,
+                              size_t *count,
+                              polyrail_error *error);
+
+/**
+ * Takes what has happened to a peer, and waits so long for it; 0: it only looks. `POLYRAIL_ERROR_EMPTY`: nothing has. 1,024
+ * events wait; what comes while they do is counted, and told as `POLYRAIL_EVENT_MISSED`.
+ */
+int32_t polyrail_peer_event_take(polyrail_engine engine,
+                                 uint64_t timeout_ns,
+                                 polyrail_peer_event *event,
+                                 polyrail_error *error);
+
+/**
+ * A descriptor that polls readable exactly while an event of a peer waits to be taken. Only to be looked at, and only until
+ * the engine is freed.
+ */
+int32_t polyrail_peer_event_descriptor(polyrail_engine engine,
+                                       int *descriptor,
+                                       polyrail_error *error);
 
 /**
  * Hands lines up to a level to `write`, in the place of whatever took them before; null: to nobody. When it has

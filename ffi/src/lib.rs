@@ -28,6 +28,7 @@ pub mod handle;
 pub mod log;
 pub mod notification;
 pub mod paged;
+pub mod peer;
 pub mod prepared;
 pub mod queue;
 pub mod segment;

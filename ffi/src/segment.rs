@@ -6,7 +6,8 @@ use std::ptr::{NonNull, null_mut};
 
 use polyrail::cuda::CudaError;
 use polyrail::{
-    Access, CloseError, Engine, FileError, FileTerms, OpenError, RegisterError, SegmentId,
+    Access, CloseError, Engine, FileError, FileTerms, OpenError, OpenTerms, RegisterError,
+    SegmentId,
 };
 
 use crate::engine::{self, polyrail_engine};
@@ -82,6 +83,28 @@ unsafe impl Structure for polyrail_file_terms {
         bytes: 0,
         cached: 0,
         reserved: 0,
+    };
+}
+
+/// How a segment of a peer is opened, beyond its name.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_open_terms {
+    /// `sizeof(polyrail_open_terms)`.
+    pub size: u32,
+    /// 1: it follows its name. When its peer is lost and a process serves it at its address again, it leads there, and so do
+    /// prepared transfers that name it. While the peer is away, submissions are `POLYRAIL_ERROR_PEER_LOST`. 0: it does not.
+    pub standing: u32,
+    /// How long to try again until the peer is there and has the segment; 0: one try.
+    pub within_ns: u64,
+}
+
+// SAFETY: `repr(C)`, begins with its size, numbers.
+unsafe impl Structure for polyrail_open_terms {
+    const DEFAULT: Self = Self {
+        size: 0,
+        standing: 0,
+        within_ns: 0,
     };
 }
 
@@ -201,20 +224,22 @@ impl From<FileError> for Failure {
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        let code = match &error {
-            OpenError::BadAddress { .. } => POLYRAIL_ERROR_ARGUMENT,
-            OpenError::Unresolved { .. } | OpenError::NoSuchSegment { .. } => {
-                POLYRAIL_ERROR_NOT_FOUND
-            }
-            OpenError::Connect(_) => POLYRAIL_ERROR_CONNECT,
-            OpenError::PeerLost { .. } | OpenError::Leaving { .. } => POLYRAIL_ERROR_PEER_LOST,
-            OpenError::Full { .. } => POLYRAIL_ERROR_FULL,
-            OpenError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
-            OpenError::Forked => POLYRAIL_ERROR_FORKED,
-            OpenError::Ask(_) => POLYRAIL_ERROR_PEER,
-            _ => POLYRAIL_ERROR_INCOMPATIBLE,
-        };
-        Self::new(code, error.to_string())
+        Self::new(open_code(&error), error.to_string())
+    }
+}
+
+fn open_code(error: &OpenError) -> i32 {
+    match error {
+        OpenError::NotInTime { last, .. } => open_code(last),
+        OpenError::BadAddress { .. } => POLYRAIL_ERROR_ARGUMENT,
+        OpenError::Unresolved { .. } | OpenError::NoSuchSegment { .. } => POLYRAIL_ERROR_NOT_FOUND,
+        OpenError::Connect(_) => POLYRAIL_ERROR_CONNECT,
+        OpenError::PeerLost { .. } | OpenError::Leaving { .. } => POLYRAIL_ERROR_PEER_LOST,
+        OpenError::Full { .. } => POLYRAIL_ERROR_FULL,
+        OpenError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
+        OpenError::Forked => POLYRAIL_ERROR_FORKED,
+        OpenError::Ask(_) => POLYRAIL_ERROR_PEER,
+        _ => POLYRAIL_ERROR_INCOMPATIBLE,
     }
 }
 
@@ -339,6 +364,37 @@ pub unsafe extern "C" fn polyrail_segment_open(
         // SAFETY: the contract of the crate.
         let segment = unsafe { text::out("segment", segment) }?;
         let id = owner.open_segment(address)?;
+        add(engine, &owner, id, POLYRAIL_SEGMENT_REMOTE, segment)
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// The same on other terms, which may be null: until the peer is there, or to be followed when its process is started anew.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_open_with(
+    engine: polyrail_engine,
+    address: *const c_char,
+    terms: *const polyrail_open_terms,
+    segment: *mut polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let owner = engine::get(engine)?;
+        // SAFETY: the contract of the crate.
+        let address = unsafe { text::required("address", address) }?;
+        // SAFETY: the contract of the crate.
+        let segment = unsafe { text::out("segment", segment) }?;
+        let terms = match terms.is_null() {
+            true => polyrail_open_terms::DEFAULT,
+            // SAFETY: the contract of the crate.
+            false => unsafe { sized::read(terms) }?,
+        };
+        let terms = OpenTerms {
+            within: (terms.within_ns > 0).then(|| text::span(terms.within_ns)),
+            standing: choose("standing", terms.standing, &[(0, false), (1, true)])?,
+        };
+        let id = owner.open_segment_with(address, &terms)?;
         add(engine, &owner, id, POLYRAIL_SEGMENT_REMOTE, segment)
     };
     // SAFETY: the contract of the crate.

@@ -9,7 +9,7 @@ mod generated;
 use std::path::{Path, PathBuf};
 
 /// The sources, in the order in which the header tells of them.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "words",
     "failure",
     "call",
@@ -22,6 +22,7 @@ const SOURCES: [&str; 13] = [
     "paged",
     "queue",
     "stats",
+    "peer",
     "log",
 ];
 

@@ -19,6 +19,7 @@ use crate::keep::{Keep, Lent};
 use crate::notification::{Delivery, Notifications};
 use crate::paged::{Paged, PagedRequest};
 use crate::patience::{self, seconds};
+use crate::peer::{self, PeerEvents};
 use crate::prepared::Prepared;
 use crate::ranges::whole;
 use crate::segment::{File, Memory, Remote, Segment};
@@ -298,17 +299,29 @@ impl Engine {
     }
 
     /// Opens a segment of a peer.
-    fn open(&self, py: Python<'_>, address: String) -> PyResult<Py<Remote>> {
+    #[pyo3(signature = (address, *, within=None, standing=false))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        address: String,
+        within: Option<f64>,
+        standing: bool,
+    ) -> PyResult<Py<Remote>> {
         let shared = &self.shared;
-        let id = py
-            .detach(|| shared.engine.open_segment(&address))
-            .raised(py)?;
+        let id = peer::open(py, shared, &address, standing, within)?;
         Remote::new(py, Segment::new(shared, id, address, false))
     }
 
     /// The same as `open`.
-    fn open_segment(&self, py: Python<'_>, address: String) -> PyResult<Py<Remote>> {
-        self.open(py, address)
+    #[pyo3(signature = (address, *, within=None, standing=false))]
+    fn open_segment(
+        &self,
+        py: Python<'_>,
+        address: String,
+        within: Option<f64>,
+        standing: bool,
+    ) -> PyResult<Py<Remote>> {
+        self.open(py, address, within, standing)
     }
 
     /// Makes bytes of a file or block device a segment.
@@ -500,6 +513,17 @@ impl Engine {
     /// What programs of peers tell this one.
     fn notifications(&self) -> Notifications {
         Notifications::new(&self.shared)
+    }
+
+    /// The peers whose segments it has opened, in dictionaries.
+    fn peers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.shared.check_process(py)?;
+        stats::peers(py, &self.shared.engine)
+    }
+
+    /// What happens to them.
+    fn peer_events(&self) -> PeerEvents {
+        PeerEvents::new(&self.shared)
     }
 
     /// What it has done, in dictionaries.

@@ -26,6 +26,7 @@ mod log;
 mod notification;
 mod paged;
 mod patience;
+mod peer;
 mod prepared;
 mod program;
 mod queue;
@@ -61,6 +62,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<notification::Notification>()?;
     module.add_class::<notification::Notifications>()?;
     module.add_class::<notification::Delivery>()?;
+    module.add_class::<peer::PeerEvent>()?;
+    module.add_class::<peer::PeerEvents>()?;
     module.add_class::<queue::CompletionQueue>()?;
     module.add_class::<regions::Regions>()?;
     module.add_function(wrap_pyfunction!(regions::submit_at, module)?)?;

@@ -59,6 +59,41 @@ def test_a_peer_that_comes_back_is_opened_anew(engine, targets):
     assert second.crc(0, 1 << 20) == crc(source)
 
 
+def test_a_segment_that_stands_follows_a_peer_that_comes_back(engine, targets):
+    first = targets()
+    port = first.address.rpartition(":")[2]
+    source = pattern(1 << 20)
+    local, remote = engine.register(source), engine.open(f"{first.address}/mem", standing=True)
+    transfer = engine.prepare("write", local, remote)
+    transfer.post().wait(LONG)
+    events = engine.peer_events()
+    [peer] = engine.peers()
+    assert (peer["address"], peer["state"]) == (first.address, "present")
+    first.kill()
+    lost = events.get(LONG)
+    assert (lost.what, lost.address, lost.incarnation) == ("lost", first.address, peer["incarnation"])
+    with pytest.raises(polyrail.PeerLost):
+        transfer.post()
+    second = targets(port=int(port))
+    changed = events.get(LONG)
+    assert changed.what == "changed" and changed.incarnation != lost.incarnation
+    # The target listens before it has its segment, and is told of when it listens.
+    engine.open(f"{second.address}/mem", within=LONG)
+    while True:
+        try:
+            transfer.post().wait(LONG)
+            break
+        except polyrail.PeerLost:
+            pass
+    assert second.crc(0, 1 << 20) == crc(source)
+    assert events.poll() is None
+
+
+def test_who_opens_within_a_time_hears_of_the_last_try(engine):
+    with pytest.raises(polyrail.Unreachable, match="not opened within 50ms, in . tries: .*refused"):
+        engine.open("127.0.0.1:1/mem", within=0.05)
+
+
 def test_of_many_requests_each_has_its_report(targets):
     with polyrail.Engine(**OVER_TCP) as engine:
         target, local, remote = stopped(targets, engine)
@@ -215,7 +250,7 @@ def test_what_of_a_large_batch_has_not_begun_is_reported_like_all_else(targets):
         batch.wait_released(LONG)
 
 
-@pytest.mark.parametrize("what", ["wait", "wait_released", "room", "notifications", "delivery", "arrivals"])
+@pytest.mark.parametrize("what", ["wait", "wait_released", "room", "notifications", "delivery", "arrivals", "open", "events"])
 def test_control_c_is_heeded_within_a_tenth_of_a_second(targets, what):
     with polyrail.Engine(workers=1, health={"peer_silence_ms": 60_000, "progress_floor_ms": 60_000}, **OVER_TCP) as engine:
         target, local, remote = stopped(targets, engine)
@@ -228,6 +263,8 @@ def test_control_c_is_heeded_within_a_tenth_of_a_second(targets, what):
             "notifications": engine.notifications().get,
             "delivery": engine.notify(remote, b"x").wait,
             "arrivals": lambda: engine.wait_arrivals(1),
+            "open": lambda: engine.open("127.0.0.1:1/mem", within=LONG),
+            "events": engine.peer_events().get,
         }
         pressed = []
 

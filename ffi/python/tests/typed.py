@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy
 from typing_extensions import assert_type
 
@@ -19,6 +21,10 @@ async def moves(pages: numpy.typing.NDArray[numpy.int64]) -> None:
         assert_type([report.cause for report in batch.reports], list[str | None])
         async for notification in engine.notifications():
             assert_type(notification.data, bytes)
+        assert_type(engine.open("127.0.0.1:7000/mem", within=1.0, standing=True), polyrail.Remote)
+        assert_type([peer["state"] for peer in engine.peers()], list[Literal["present", "leaving", "lost"]])
+        async for event in engine.peer_events():
+            assert_type(event, polyrail.PeerEvent)
         assert_type(engine.stats()["rails"][0]["bytes"], int)
         assert_type(engine.stats()["workers"][0]["full_for"], float | None)
         memoryview(engine.allocate(4096, "for-red", domain="red"))

@@ -1,5 +1,6 @@
 /* Everything that a program can do wrong, and what it is told. */
 #include <polyrail.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -371,6 +372,52 @@ static void arriving(polyrail_engine target, polyrail_engine engine, polyrail_se
     TRUE(seen == 0);
 }
 
+/* An engine of its own: it takes the target for lost in the end. */
+static void peers(const char *where)
+{
+    char address[128];
+    polyrail_options options = POLYRAIL_NEW(polyrail_options);
+    options.config = "{ \"name\": \"waits\", \"workers\": 1 }";
+    polyrail_engine engine;
+    polyrail_segment local;
+    GOOD(polyrail_engine_start(&options, &engine, &error));
+    GOOD(polyrail_segment_allocate(engine, "here", 1 << 20, POLYRAIL_ACCESS_LOCAL, &local, &error));
+    snprintf(address, sizeof address, "%s/mem", where);
+    polyrail_open_terms terms = POLYRAIL_NEW(polyrail_open_terms);
+    polyrail_segment standing;
+    terms.standing = 2;
+    BAD(polyrail_segment_open_with(engine, address, &terms, &standing, &error), POLYRAIL_ERROR_ARGUMENT, "standing 2");
+    terms.standing = 1;
+    terms.within_ns = SECOND / 20;
+    BAD(polyrail_segment_open_with(engine, "127.0.0.1:1/mem", &terms, &standing, &error), POLYRAIL_ERROR_CONNECT,
+        "not opened within 50ms");
+    GOOD(polyrail_segment_open_with(engine, address, &terms, &standing, &error));
+    polyrail_request one = request(local, standing, 4096);
+    polyrail_batch batch;
+    GOOD(polyrail_submit(engine, &one, 1, NULL, &batch, &error));
+    GOOD(polyrail_batch_wait(batch, 10 * SECOND, NULL, &error));
+    GOOD(polyrail_batch_free(batch, &error));
+    GOOD(polyrail_segment_close(standing, &error));
+    polyrail_peer peer = POLYRAIL_NEW(polyrail_peer);
+    size_t count = 0;
+    GOOD(polyrail_engine_peers(engine, &peer, 1, &count, &error));
+    TRUE(count == 1 && peer.state == POLYRAIL_PEER_PRESENT && strcmp(peer.name, "target") == 0);
+    TRUE(strcmp(peer.address, where) == 0 && peer.incarnation != 0);
+    polyrail_peer_event event = POLYRAIL_NEW(polyrail_peer_event);
+    BAD(polyrail_peer_event_take(engine, 0, &event, &error), POLYRAIL_ERROR_EMPTY, "no event");
+    int descriptor = -1;
+    GOOD(polyrail_peer_event_descriptor(engine, &descriptor, &error));
+    struct pollfd poll_for = { .fd = descriptor, .events = POLLIN };
+    TRUE(poll(&poll_for, 1, 0) == 0);
+    bool was_there = false;
+    GOOD(polyrail_engine_declare_lost(engine, where, &was_there, &error));
+    TRUE(poll(&poll_for, 1, 0) == 1);
+    GOOD(polyrail_peer_event_take(engine, 10 * SECOND, &event, &error));
+    TRUE(event.kind == POLYRAIL_EVENT_LOST && event.missed == 0 && strcmp(event.address, where) == 0);
+    TRUE(event.incarnation == peer.incarnation && strcmp(event.name, "target") == 0);
+    GOOD(polyrail_engine_free(engine, &error));
+}
+
 static void callbacks(polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
 {
     struct ended ended = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
@@ -556,6 +603,7 @@ int main(void)
     closing(engine, local, where);
     talking(target, remote, &answers);
     arriving(target, engine, local, remote);
+    peers(where);
     callbacks(engine, local, remote);
     freeing_in_a_callback(where);
     numbers(engine);

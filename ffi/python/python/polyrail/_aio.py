@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
+from typing import Protocol, TypeVar
 
 from polyrail._errors import Closed, TimedOut
-from polyrail._native import ArrivalWatch, Batch, CompletionQueue, Engine, Notification, Notifications, Summary
+from polyrail._native import ArrivalWatch, Batch, CompletionQueue, Engine, Notification, Notifications, PeerEvent, PeerEvents, Summary
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 
 class _Ends:
@@ -79,25 +83,39 @@ _readers: set[_Reader] = set()
 
 
 def engine_closed() -> None:
-    """An engine has ended: who waits for notifications of it looks once more."""
+    """An engine has ended: who waits for notifications of it, or for events, looks once more."""
     for reader in tuple(_readers):
         reader.wake_from_anywhere()
 
 
-async def next_notification(notifications: Notifications) -> Notification:
-    """What `async for` does."""
+class _Queue(Protocol[_T_co]):
+    def poll(self) -> _T_co | None: ...
+    def fileno(self) -> int: ...
+
+
+async def _next(queue: _Queue[_T]) -> _T:
     while True:
         try:
-            notification = notifications.poll()
+            item = queue.poll()
         except Closed:
             raise StopAsyncIteration from None
-        if notification is not None:
-            return notification
-        reader = _Reader(asyncio.get_running_loop(), notifications.fileno())
+        if item is not None:
+            return item
+        reader = _Reader(asyncio.get_running_loop(), queue.fileno())
         try:
             await reader.future
         finally:
             reader.close()
+
+
+async def next_notification(notifications: Notifications) -> Notification:
+    """What `async for` does."""
+    return await _next(notifications)
+
+
+async def next_event(events: PeerEvents) -> PeerEvent:
+    """The same for what happens to peers."""
+    return await _next(events)
 
 
 async def arrived(engine: Engine, tag: int, count: int) -> int:

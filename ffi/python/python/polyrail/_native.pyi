@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, final
 
 from typing_extensions import Buffer, disjoint_base
 
-from polyrail._types import Stats, SupportsArray, SupportsCudaArray, SupportsDLPack
+from polyrail._types import Peer, Stats, SupportsArray, SupportsCudaArray, SupportsDLPack
 from polyrail._words import DeliveryStatus, Status
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "Notification",
     "Notifications",
     "Delivery",
+    "PeerEvent",
+    "PeerEvents",
     "CompletionQueue",
     "ArrivalWatch",
     "Regions",
@@ -93,9 +95,15 @@ class Engine:
         Peers on this host reach it faster than memory of the program's. Look at it with `memoryview` or `numpy.asarray`; on a GPU with
         what takes `__cuda_array_interface__`.
         """
-    def open(self, address: str) -> Remote:
-        """Opens a segment of a peer, named `"HOST:PORT/NAME"`."""
-    def open_segment(self, address: str) -> Remote:
+    def open(self, address: str, *, within: float | None = None, standing: bool = False) -> Remote:
+        """Opens a segment of a peer, named `"HOST:PORT/NAME"`.
+
+        `within`: for so many seconds it tries again, with pauses that grow, until the peer is there and has the segment. Without it
+        there is one try.
+
+        `standing`: it follows its name. When the peer is lost and a process serves it at its address again, it leads there, and so
+        do prepared transfers that name it. While the peer is away, submissions raise `PeerLost`. Its `nbytes` stays what it was."""
+    def open_segment(self, address: str, *, within: float | None = None, standing: bool = False) -> Remote:
         """The same as `open`."""
     def file(
         self,
@@ -192,6 +200,11 @@ class Engine:
         batches under way: see `notify` of `write`."""
     def notifications(self) -> Notifications:
         """What programs of peers tell this one. Each notification goes to one taker."""
+    def peers(self) -> list[Peer]:
+        """The peers whose segments it has opened, and up to 256 that were lost and have not come back."""
+    def peer_events(self) -> PeerEvents:
+        """What happens to them. Each event goes to one taker. 1,024 wait; what comes while they do is counted, and told as
+        `"missed"`."""
     def stats(self) -> Stats:
         """What it has done since it started."""
     def held(self) -> list[Batch]:
@@ -431,6 +444,43 @@ class Delivery:
         """How it stands."""
     def wait(self, timeout: float | None = None) -> DeliveryStatus:
         """Waits until it is not `PENDING` any more. Raises `TimedOut`."""
+
+@final
+class PeerEvent:
+    """Something has happened to a peer whose segments the engine has opened."""
+
+    @property
+    def what(self) -> Literal["lost", "back", "changed", "missed"]:
+        """`"lost"`: it is lost, and its segments with it. `"back"`: it was lost, and the same process is there again. `"changed"`:
+        another process is there in its place. `"missed"`: events were dropped here, because those before had not been taken. A peer
+        that is only silent is not lost."""
+    @property
+    def name(self) -> str:
+        """What the peer calls itself: its own word, not proof of who it is. Empty if events were missed."""
+    @property
+    def address(self) -> str:
+        """`"HOST:PORT"` where it was first reached. Empty if events were missed."""
+    @property
+    def incarnation(self) -> int:
+        """Tells processes at one address apart."""
+    @property
+    def missed(self) -> int:
+        """How many events were dropped here."""
+
+@final
+class PeerEvents:
+    """What happens to peers, in the order in which it happened; for `for` and `async for`. Both end with the engine."""
+
+    def get(self, timeout: float | None = None) -> PeerEvent:
+        """Takes one; waits for it. Raises `TimedOut`, or `Closed` when none will come."""
+    def poll(self) -> PeerEvent | None:
+        """Takes one if there is one. Raises `Closed` when none will come."""
+    def fileno(self) -> int:
+        """A descriptor that is readable exactly while one waits. Only to be looked at."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> PeerEvent: ...
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> PeerEvent: ...
 
 @final
 class ArrivalWatch:

@@ -27,6 +27,19 @@ class SupportsArray(Protocol):
     def __array_interface__(self) -> dict[str, Any]: ...
 
 
+class Peer(TypedDict):
+    """A peer whose segments an engine has opened."""
+
+    name: str
+    """What it calls itself: its own word."""
+    address: str
+    """`"HOST:PORT"` where it was first reached."""
+    incarnation: int
+    """Tells processes at one address apart."""
+    state: Literal["present", "leaving", "lost"]
+    """`"leaving"`: it is about to end, and nothing more begins with it."""
+
+
 class DeviceStats(TypedDict):
     """Traffic of one local device."""
 
