@@ -116,6 +116,14 @@ impl Batch {
         }
     }
 
+    /// The same as [`Self::wait_released`] for tasks, for as long as it takes.
+    pub fn released(&self) -> Released {
+        Released {
+            batch: self.clone(),
+            place: None,
+        }
+    }
+
     /// Waits until something is so; `Err`: it was not, in time.
     fn wait_for(
         &self,
@@ -255,6 +263,45 @@ impl Future for Batch {
         drop(old);
         self.post.look_after();
         Poll::Pending
+    }
+}
+
+/// Ends when a batch has, and nothing of it is open any more: see [`Batch::released`].
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Released {
+    batch: Batch,
+    place: Option<usize>,
+}
+
+impl Future for Released {
+    type Output = Result<BatchReport, ReleaseError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { batch, place } = &mut *self;
+        if !batch.shared.is_ours() {
+            return Poll::Ready(Err(ReleaseError::Forked));
+        }
+        let waker = batch.post.bells.defer(context.waker());
+        let mut state = batch.shared.state();
+        if state.is_over() {
+            return Poll::Ready(Ok(state.report()));
+        }
+        if state.closed {
+            return Poll::Ready(Err(state.openness(Duration::ZERO)));
+        }
+        let old = state.releases.set(place, &waker);
+        drop(state);
+        drop(old);
+        batch.post.look_after();
+        Poll::Pending
+    }
+}
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        let place = self.place.filter(|_| self.batch.shared.is_ours());
+        let waker = place.and_then(|place| self.batch.shared.state().releases.take(place));
+        drop(waker);
     }
 }
 

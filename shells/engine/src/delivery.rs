@@ -2,14 +2,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use polyrail_control::codec::NOTIFICATION_BYTES_MAX as FRAME_BYTES_MAX;
 use polyrail_control::plane::{Delivery as Outcome, Plane};
 use polyrail_core::units::PeerId;
 
+use crate::bells::{Bells, Wakers};
 use crate::engine::Engine;
 use crate::error::{DeliveryError, NotifyError, SubmitError};
 use crate::fork::Owned;
@@ -41,15 +45,17 @@ pub enum DeliveryStatus {
     Unknown,
 }
 
-/// Tells what became of a notification. Clones tell of the same one; dropping them changes nothing.
-#[derive(Clone)]
+/// Tells what became of a notification. Clones tell of the same one; dropping them changes nothing. It can be waited for, also by
+/// a task that awaits it: it is ready once it is not [`DeliveryStatus::Pending`] any more.
 pub struct Delivery {
     slip: Owned<Slip>,
+    /// Where the waker of this handle is, once it has been awaited.
+    place: Option<usize>,
 }
 
 impl Delivery {
     pub(crate) fn new(slip: Owned<Slip>) -> Self {
-        Self { slip }
+        Self { slip, place: None }
     }
 
     /// How it stands. In a forked child: `Unknown`.
@@ -57,7 +63,7 @@ impl Delivery {
     /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn status(&self) -> DeliveryStatus {
         match self.slip.is_ours() {
-            true => *lock(&self.slip.status),
+            true => lock(&self.slip.state).status,
             false => DeliveryStatus::Unknown,
         }
     }
@@ -70,19 +76,54 @@ impl Delivery {
             return Err(DeliveryError::Forked);
         }
         let start = Instant::now();
-        let mut status = lock(&self.slip.status);
-        while *status == DeliveryStatus::Pending {
+        let mut state = lock(&self.slip.state);
+        while state.status == DeliveryStatus::Pending {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Err(DeliveryError::TimedOut { after: timeout });
             }
-            (status, _) = self
+            (state, _) = self
                 .slip
                 .known
-                .wait_timeout(status, left)
+                .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(*status)
+        Ok(state.status)
+    }
+}
+
+impl Future for Delivery {
+    type Output = DeliveryStatus;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<DeliveryStatus> {
+        let Self { slip, place } = &mut *self;
+        if !slip.is_ours() {
+            return Poll::Ready(DeliveryStatus::Unknown);
+        }
+        let waker = slip.bells.defer(context.waker());
+        let mut state = lock(&slip.state);
+        if state.status != DeliveryStatus::Pending {
+            return Poll::Ready(state.status);
+        }
+        let old = state.wakers.set(place, &waker);
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Clone for Delivery {
+    fn clone(&self) -> Self {
+        Self::new(self.slip.clone())
+    }
+}
+
+impl Drop for Delivery {
+    /// Nobody awaits this handle any more.
+    fn drop(&mut self) {
+        let place = self.place.filter(|_| self.slip.is_ours());
+        let waker = place.and_then(|place| lock(&self.slip.state).wakers.take(place));
+        drop(waker);
     }
 }
 
@@ -102,7 +143,7 @@ impl Mail {
     /// For so many peers.
     pub(crate) fn new(desk: Desk, peers: usize) -> Self {
         Self {
-            outbox: Arc::new(Outbox::new(peers)),
+            outbox: Arc::new(Outbox::new(peers, desk.bells.clone())),
             desk: Owned::new(Arc::new(desk)),
         }
     }
@@ -221,14 +262,25 @@ impl Engine {
 
 /// What a notification and its handles share.
 pub(crate) struct Slip {
-    status: Mutex<DeliveryStatus>,
+    state: Mutex<SlipState>,
     known: Condvar,
+    bells: Arc<Bells>,
+}
+
+struct SlipState {
+    status: DeliveryStatus,
+    /// Tasks that wait. They can be woken anywhere.
+    wakers: Wakers,
 }
 
 impl Slip {
     fn set(&self, status: DeliveryStatus) {
-        *lock(&self.status) = status;
+        let mut state = lock(&self.state);
+        state.status = status;
+        let wakers = state.wakers.take_all();
+        drop(state);
         self.known.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -236,6 +288,7 @@ impl Slip {
 pub(crate) struct Outbox {
     counts: Box<[AtomicUsize]>,
     line: Mutex<Line>,
+    bells: Arc<Bells>,
 }
 
 /// Notifications in the order in which they are to go out.
@@ -253,8 +306,9 @@ struct Held {
 }
 
 impl Outbox {
-    pub(crate) fn new(peers: usize) -> Self {
+    pub(crate) fn new(peers: usize, bells: Arc<Bells>) -> Self {
         Self {
+            bells,
             counts: (0..peers).map(|_| AtomicUsize::new(0)).collect(),
             line: Mutex::default(),
         }
@@ -296,7 +350,7 @@ impl Outbox {
     fn take(self: &Arc<Self>, peer: PeerId, places: usize) -> Option<Place> {
         let more = |count: usize| Some(count + places).filter(|count| *count <= NOTIFICATIONS_MAX);
         let count = self.counts.get(usize::from(peer.0))?;
-        count.fetch_update(AcqRel, Acquire, more).ok()?;
+        count.fetch_update(SeqCst, SeqCst, more).ok()?;
         Some(Place {
             outbox: self.clone(),
             peer,
@@ -315,7 +369,8 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(count) = self.outbox.counts.get(usize::from(self.peer.0)) {
-            count.fetch_sub(self.places, AcqRel);
+            count.fetch_sub(self.places, SeqCst);
+            self.outbox.bells.room_came();
         }
     }
 }
@@ -381,8 +436,12 @@ impl Outgoing {
         let places = parcel::places(letter.bytes.as_ref().map_or(0, Vec::len));
         let place = outbox.take(addressee.numbers.peer, places)?;
         let slip = Slip {
-            status: Mutex::new(DeliveryStatus::Pending),
+            state: Mutex::new(SlipState {
+                status: DeliveryStatus::Pending,
+                wakers: Wakers::default(),
+            }),
             known: Condvar::new(),
+            bells: outbox.bells.clone(),
         };
         Some(Self {
             addressee,
@@ -491,7 +550,8 @@ mod tests {
             bytes: Some(b"late".to_vec()),
             arrival: None,
         };
-        let outgoing = Outgoing::new(&Arc::new(Outbox::new(4)), addressee, letter).unwrap();
+        let outgoing =
+            Outgoing::new(&Arc::new(Outbox::new(4, Arc::default())), addressee, letter).unwrap();
         // The peer is lost, and as many come as there are numbers.
         let mut others = Vec::new();
         while let Ok(numbers) = peers.take_numbers() {

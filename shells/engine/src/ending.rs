@@ -136,6 +136,9 @@ impl Inner {
         self.sessions.news.close();
         self.tasks.stop();
         self.watch.stop();
+        // Whoever waits for room hears that there is none.
+        self.bells.room_came();
+        self.bells.close();
         afterwards
     }
 

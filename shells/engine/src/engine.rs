@@ -12,6 +12,7 @@ use polyrail_record::Cut as RecordingCut;
 use polyrail_transport::clock::Clock;
 use serde::{Serialize, Serializer};
 
+use crate::bells::Bells;
 use crate::config::Config;
 use crate::delivery::Mail;
 use crate::descriptors;
@@ -86,6 +87,8 @@ pub(crate) struct Inner {
     /// What is written on its way, if that is looked at.
     pub(crate) written: Option<Arc<Written>>,
     pub(crate) mail: Mail,
+    /// What wakes tasks of the program.
+    pub(crate) bells: Owned<Bells>,
     /// Those that have sessions with this engine.
     pub(crate) guests: Arc<Guests>,
     /// Where peers wait to be let in.
@@ -273,6 +276,14 @@ impl Engine {
         let inner = Owned::new(inner);
         Self {
             inner,
+            _program: None,
+        }
+    }
+
+    /// The same, of this engine.
+    pub(crate) fn aside(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
             _program: None,
         }
     }

@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use polyrail_core::batch::BatchReport;
 
+use crate::bells::Wakers;
 use crate::completion::Tray;
 use crate::ending::call;
 
@@ -15,35 +16,21 @@ pub(crate) type Callback = Box<dyn FnOnce(BatchReport) + Send>;
 #[derive(Default)]
 pub(crate) struct Followers {
     /// Of the handles that are awaited, each at its own place.
-    wakers: Vec<Option<Waker>>,
+    wakers: Wakers,
     callbacks: Vec<Callback>,
     /// Of the program's queues. Nothing of its code runs when they get what they wait for.
     trays: Vec<Tray>,
 }
 
 impl Followers {
-    /// Notes whom to wake for the handle at `place`, which gets one with the first call. Gives the waker that
-    /// was there: to be dropped when no lock is held, since that may run anything.
+    /// Notes whom to wake for the handle at `place`: see [`Wakers::set`].
     pub(crate) fn set_waker(&mut self, place: &mut Option<usize>, waker: &Waker) -> Option<Waker> {
-        let known = place.and_then(|place| self.wakers.get_mut(place));
-        match known {
-            Some(Some(known)) if known.will_wake(waker) => None,
-            Some(known) => known.replace(waker.clone()),
-            None => {
-                let free = self.wakers.iter().position(Option::is_none);
-                let index = free.unwrap_or(self.wakers.len());
-                if free.is_none() {
-                    self.wakers.push(None);
-                }
-                *place = Some(index);
-                self.wakers[index].replace(waker.clone())
-            }
-        }
+        self.wakers.set(place, waker)
     }
 
     /// The handle at `place` is not awaited any more. To be dropped when no lock is held.
     pub(crate) fn take_waker(&mut self, place: usize) -> Option<Waker> {
-        self.wakers.get_mut(place).and_then(Option::take)
+        self.wakers.take(place)
     }
 
     pub(crate) fn add(&mut self, callback: Callback) {
@@ -61,12 +48,12 @@ impl Followers {
 
     /// Whether the program's code is to be called.
     pub(crate) fn has_code(&self) -> bool {
-        !self.callbacks.is_empty() || self.wakers.iter().any(Option::is_some)
+        !self.callbacks.is_empty() || self.wakers.has_any()
     }
 
     /// Calls the program's code. No lock may be held: it may do anything.
-    pub(crate) fn tell(self, report: BatchReport) {
-        for waker in self.wakers.into_iter().flatten() {
+    pub(crate) fn tell(mut self, report: BatchReport) {
+        for waker in self.wakers.take_all() {
             guard("a waker", || waker.wake());
         }
         for callback in self.callbacks {
@@ -76,9 +63,9 @@ impl Followers {
 }
 
 /// Runs the program's code; if it panics, only that is lost.
-fn guard(what: &str, run: impl FnOnce()) {
+pub(crate) fn guard(what: &str, run: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(|| call(run))).is_err() {
-        log::error!("{what} of the program panicked when its batch ended");
+        log::error!("{what} of the program panicked");
     }
 }
 
@@ -120,7 +107,7 @@ mod tests {
         assert!(followers.set_waker(&mut place, &first.1).is_none());
         assert!(followers.set_waker(&mut place, &first.1).is_none());
         assert!(followers.set_waker(&mut place, &second.1).is_some());
-        assert_eq!((place, followers.wakers.len()), (Some(0), 1));
+        assert_eq!((place, followers.wakers.places()), (Some(0), 1));
         followers.tell(report());
         assert_eq!((first.0.0.load(SeqCst), second.0.0.load(SeqCst)), (0, 1));
     }
@@ -137,7 +124,7 @@ mod tests {
         let mut places = [None, None];
         followers.set_waker(&mut places[0], &first.1);
         followers.set_waker(&mut places[1], &second.1);
-        assert_eq!(followers.wakers.len(), 2);
+        assert_eq!(followers.wakers.places(), 2);
         followers.tell(report());
         assert_eq!((first.0.0.load(SeqCst), second.0.0.load(SeqCst)), (1, 1));
     }

@@ -402,7 +402,7 @@ mod tests {
 
     fn post() -> Post {
         let pulse = Pulse::new(Some(0), Clock::start());
-        Post::new(&SendQueueConfig::default(), pulse).unwrap()
+        Post::new(&SendQueueConfig::default(), pulse, Arc::default()).unwrap()
     }
 
     fn submission(line: u32) -> Submission {

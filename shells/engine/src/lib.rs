@@ -70,6 +70,7 @@ mod afterwards;
 mod arrivals;
 mod at_once;
 mod batch;
+mod bells;
 mod calls;
 mod completion;
 mod config;
@@ -81,6 +82,7 @@ mod drive_lock;
 mod ending;
 mod endpoints;
 mod engine;
+mod errand;
 mod error;
 mod explain;
 mod fabric;
@@ -160,7 +162,8 @@ pub use polyrail_uring::FileTerms;
 
 pub use advice::{Advice, advice};
 pub use arrivals::ArrivalWatch;
-pub use batch::Batch;
+pub use batch::{Batch, Released};
+pub use bells::RoomAgain;
 pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{

@@ -13,6 +13,7 @@ use polyrail_transport::SessionId;
 use polyrail_transport::tally::Tally;
 
 use crate::arrivals::Arrivals;
+use crate::bells::Bells;
 use crate::engine::Engine;
 use crate::error::ReceiveError;
 use crate::fork::Owned;
@@ -208,6 +209,7 @@ impl Inbox {
 pub(crate) struct Desk {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) plane: Plane,
+    pub(crate) bells: Arc<Bells>,
 }
 
 impl Desk {
@@ -249,6 +251,16 @@ impl Notifications {
             return None;
         }
         let entry = self.desk.inbox.queue.pop()?;
+        Some(self.desk.hand_over(entry))
+    }
+
+    /// Takes a notification, for tasks: a stream of them, one by one. `None`: the engine has ended, or this is a forked child.
+    /// Dropping the future loses nothing.
+    pub async fn next(&self) -> Option<Notification> {
+        if !self.desk.is_ours() {
+            return None;
+        }
+        let entry = self.desk.inbox.queue.next(&self.desk.bells).await?;
         Some(self.desk.hand_over(entry))
     }
 

@@ -1,12 +1,17 @@
 //! A queue with a descriptor that is readable exactly while something is in it.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::bells::{Bells, Wakers};
 
 /// Items for a program, in order. Each is taken once, however many threads take.
 #[derive(Debug)]
@@ -21,6 +26,8 @@ pub(crate) struct EventQueue<T> {
 struct State<T> {
     items: VecDeque<T>,
     closed: bool,
+    /// Tasks that wait. They can be woken anywhere.
+    wakers: Wakers,
 }
 
 /// Why nothing was taken.
@@ -37,6 +44,7 @@ impl<T> EventQueue<T> {
         let state = State {
             items: VecDeque::new(),
             closed: false,
+            wakers: Wakers::default(),
         };
         Ok(Self {
             state: Mutex::new(state),
@@ -65,8 +73,10 @@ impl<T> EventQueue<T> {
             let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
         }
         state.items.push_back(item);
+        let wakers = state.wakers.take_all();
         drop(state);
         self.arrived.notify_one();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Takes the first.
@@ -108,8 +118,60 @@ impl<T> EventQueue<T> {
 
     /// Nothing will come any more: nobody has to wait once it is empty.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        let mut state = self.state();
+        state.closed = true;
+        let wakers = state.wakers.take_all();
+        drop(state);
         self.arrived.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes the first, for a task; `None`: nothing is left, and nothing will come.
+    pub(crate) fn next<'a>(&'a self, bells: &'a Arc<Bells>) -> Next<'a, T> {
+        Next {
+            queue: self,
+            bells,
+            place: None,
+        }
+    }
+}
+
+/// Ends with the first of a queue.
+pub(crate) struct Next<'a, T> {
+    queue: &'a EventQueue<T>,
+    bells: &'a Arc<Bells>,
+    place: Option<usize>,
+}
+
+impl<T> Future for Next<'_, T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let Self {
+            queue,
+            bells,
+            place,
+        } = &mut *self;
+        let waker = bells.defer(context.waker());
+        let mut state = queue.state();
+        if let Some(item) = queue.take(&mut state) {
+            return Poll::Ready(Some(item));
+        }
+        if state.closed {
+            return Poll::Ready(None);
+        }
+        let old = state.wakers.set(place, &waker);
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Next<'_, T> {
+    fn drop(&mut self) {
+        let place = self.place.take();
+        let waker = place.and_then(|place| self.queue.state().wakers.take(place));
+        drop(waker);
     }
 }
 

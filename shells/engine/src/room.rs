@@ -11,6 +11,7 @@ use polyrail_core::send_queue::credit::{CreditLimits, Credits, Grant, Refused, R
 use polyrail_core::time::Instant;
 use polyrail_transport::clock::Clock;
 
+use crate::bells::Bells;
 use crate::config::SendQueueConfig;
 use crate::lock::lock;
 use crate::post::{Post, Pulse};
@@ -35,6 +36,7 @@ pub(crate) struct Room {
     holding: Mutex<Option<Holding>>,
     is_holding: AtomicBool,
     pulse: Arc<Pulse>,
+    bells: Arc<Bells>,
 }
 
 /// What has happened here, for people, beside what the credits count.
@@ -67,7 +69,12 @@ pub(crate) enum NoRoom {
 
 impl Room {
     /// For so many requests.
-    pub(crate) fn new(requests: u16, config: &SendQueueConfig, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn new(
+        requests: u16,
+        config: &SendQueueConfig,
+        pulse: Arc<Pulse>,
+        bells: Arc<Bells>,
+    ) -> Self {
         let limits = CreditLimits {
             max_works: requests,
             resume_watermark_works: config.admission_resume_watermark_works,
@@ -83,6 +90,7 @@ impl Room {
             holding: Mutex::default(),
             is_holding: AtomicBool::new(false),
             pulse,
+            bells,
         }
     }
 
@@ -273,6 +281,7 @@ impl Room {
             let callers = std::mem::take(&mut *lock(&self.callers));
             callers.iter().for_each(|caller| caller.rouse());
         }
+        self.bells.room_came();
     }
 
     /// Rouses somebody, once, when something has changed. What came back before that is not told: they look once more.
@@ -329,6 +338,7 @@ mod tests {
             requests,
             &config,
             Arc::new(Pulse::new(Some(0), Clock::start())),
+            Arc::default(),
         )
     }
 

@@ -19,6 +19,7 @@ use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
 use polyrail_uring::FileTable;
 
+use crate::bells::Bells;
 use crate::calls::Calls;
 use crate::config::{Config, CoreConfig, Payload};
 use crate::delivery::Mail;
@@ -29,6 +30,7 @@ use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::fabric::Fabric;
 use crate::files::Files;
+use crate::fork::Owned;
 use crate::gpus::{self, Hardware};
 use crate::guests::Guests;
 use crate::hints::Hints;
@@ -128,8 +130,9 @@ impl Engine {
         )?);
         let (tasks, task_queue) = channel();
         let clock = Clock::start();
+        let bells = Arc::<Bells>::default();
         let shell = Shell {
-            posts: worker::posts(config.worker_count(), &config.send_queue, clock)
+            posts: worker::posts(config.worker_count(), &config.send_queue, clock, &bells)
                 .map_err(system("create a worker's post box"))?,
             domains: Arc::new(Domains::new(&config.security)),
             inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
@@ -176,7 +179,8 @@ impl Engine {
         };
         let plane = shell.start_plane(&config, met, &hardware.machine, listening, key)?;
         let whole = Arc::new(EngineCell::new());
-        let news = News::new().map_err(system("create a queue for what is told of peers"))?;
+        let news =
+            News::new(bells.clone()).map_err(system("create a queue for what is told of peers"))?;
         let sessions = Sessions::new(plane, peers, address, shell.said.clone(), news);
         let workers = shell.start_workers(
             &config,
@@ -189,6 +193,7 @@ impl Engine {
         let desk = Desk {
             inbox: shell.inbox,
             plane: sessions.plane.clone(),
+            bells: bells.clone(),
         };
         let written = config.check_overlap.then(Arc::default);
         let inner = Arc::new(Inner {
@@ -207,6 +212,7 @@ impl Engine {
             plans: Plans::new(scratch, limits.pairs),
             workers,
             mail: Mail::new(desk, limits.peers),
+            bells: Owned::new(bells),
             guests,
             outside: Mutex::new(outside),
             tasks: Tasks::new(shell.tasks, hooks.calls),

@@ -1,6 +1,7 @@
 //! What a batch's handles share with whoever carries it out.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status, left_behind};
@@ -228,6 +229,7 @@ impl Shared {
         let freed = state.settle(piece, local, remote);
         let over = state.is_over();
         let claim = state.claim.take_if(|_| over);
+        let wakers = state.take_releases();
         drop(state);
         drop(claim);
         if freed {
@@ -236,6 +238,7 @@ impl Shared {
         if over {
             self.done.notify_all();
         }
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Who has to see what it has written before it ends: the first ticket, and the peers.
@@ -256,9 +259,11 @@ impl Shared {
         state.believe();
         let over = state.is_over();
         let claim = state.claim.take_if(|_| over);
+        let wakers = state.take_releases();
         drop(state);
         drop(claim);
         self.done.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Whether it has not ended.
@@ -282,9 +287,11 @@ impl Shared {
         let mut state = self.state();
         state.closed = true;
         let claim = state.claim.take();
+        let wakers = state.take_releases();
         drop(state);
         drop(claim);
         self.done.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Whether memory on this side may still be touched on its behalf.
@@ -377,7 +384,9 @@ impl Shared {
         let is_over = ended.is_over || state.closed;
         // First: whoever has waited for it may write there.
         drop(state.claim.take_if(|_| is_over));
+        let wakers = state.take_releases();
         drop(state);
+        wakers.into_iter().for_each(Waker::wake);
         ended.followers.fill_trays(ended.report);
         if sleepers > 0 {
             self.done.notify_all();

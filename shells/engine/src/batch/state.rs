@@ -1,5 +1,6 @@
 //! How a batch stands, and each request in it.
 
+use std::task::Waker;
 use std::time::Duration;
 
 use polyrail_core::batch::{Batch as Counters, BatchReport};
@@ -8,6 +9,7 @@ use polyrail_core::send_queue::credit::Grant;
 use smallvec::SmallVec;
 
 use super::pieces::Pieces;
+use crate::bells::Wakers;
 use crate::delivery::Outgoing;
 use crate::error::ReleaseError;
 use crate::followers::Followers;
@@ -45,6 +47,8 @@ pub(super) struct State {
     pub(super) claim: Option<Claim>,
     /// Threads that sleep until it has ended.
     pub(super) sleepers: u32,
+    /// Tasks that wait until nothing of it is open. They can be woken anywhere.
+    pub(super) releases: Wakers,
 }
 
 impl State {
@@ -65,6 +69,7 @@ impl State {
             notification: None,
             claim: None,
             sleepers: 0,
+            releases: Wakers::default(),
         }
     }
 
@@ -104,6 +109,14 @@ impl State {
         self.counters.end(&report);
         self.close_one(was_open && !is_open(&report));
         freed
+    }
+
+    /// The tasks that wait until nothing of it is open, if that is so, or never will be.
+    pub(super) fn take_releases(&mut self) -> Vec<Waker> {
+        match self.is_over() || self.closed {
+            true => self.releases.take_all(),
+            false => Vec::new(),
+        }
     }
 
     /// More is known of a piece that was reported. Whether its memory is free by that.

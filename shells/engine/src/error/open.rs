@@ -101,6 +101,11 @@ pub enum OpenError {
         /// Why the last try failed.
         last: Box<OpenError>,
     },
+    /// The system refused a thread to wait on.
+    System {
+        /// In its words.
+        source: io::Error,
+    },
     /// There is no room for another peer, rail or segment.
     Full(Limit),
     /// The engine is shutting down.
@@ -217,6 +222,7 @@ impl fmt::Display for OpenError {
                 tries,
                 last,
             } => write!(f, "not opened within {within:?}, in {tries} tries: {last}"),
+            Self::System { source } => write!(f, "cannot start a thread: {source}"),
             Self::Full(limit) => limit.fmt(f),
             Self::ShutDown => f.write_str("the engine is shutting down"),
             Self::Forked => f.write_str(FORKED),

@@ -5,12 +5,13 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::Peer;
+use crate::bells::Bells;
 use crate::engine::Engine;
 use crate::error::ReceiveError;
 use crate::fork::Owned;
@@ -94,18 +95,19 @@ struct Lost {
 }
 
 /// What has happened to peers, until the program takes it.
-#[derive(Debug)]
 pub(crate) struct News {
     queue: EventQueue<PeerEvent>,
     /// Those that were lost and have not come back, the first lost first.
     lost: Mutex<VecDeque<Lost>>,
+    bells: Arc<Bells>,
 }
 
 impl News {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(bells: Arc<Bells>) -> io::Result<Self> {
         Ok(Self {
             queue: EventQueue::new()?,
             lost: Mutex::default(),
+            bells,
         })
     }
 
@@ -174,6 +176,15 @@ impl PeerEvents {
     /// Takes an event if one waits. In a forked child: never.
     pub fn poll(&self) -> Option<PeerEvent> {
         self.news.is_ours().then(|| self.news.queue.pop()).flatten()
+    }
+
+    /// Takes an event, for tasks: a stream of them, one by one. `None`: the engine has ended, or this is a forked child. Dropping
+    /// the future loses nothing.
+    pub async fn next(&self) -> Option<PeerEvent> {
+        match self.news.is_ours() {
+            true => self.news.queue.next(&self.news.bells).await,
+            false => None,
+        }
     }
 
     /// Takes an event; blocks until there is one.
@@ -251,7 +262,7 @@ mod tests {
 
     #[test]
     fn events_that_there_is_no_room_for_are_counted_in_their_place() {
-        let news = News::new().unwrap();
+        let news = News::new(Arc::default()).unwrap();
         let event = |number: u64| {
             PeerEvent::Lost(PeerStatus {
                 name: "peer".into(),

@@ -29,6 +29,7 @@ pub(crate) use self::submission::{Arrival, Due, List, Order, Submission};
 use self::waiters::{Asking, Rising, Waiters};
 use crate::afterwards::Afterwards;
 use crate::batch::{Ended, Shared as BatchShared};
+use crate::bells::Bells;
 use crate::config::SendQueueConfig;
 use crate::delivery::Ticket;
 use crate::drive_lock::{DriveLock, NotDriven};
@@ -89,17 +90,28 @@ pub(crate) struct Post {
     pub(crate) unsettled: Unsettled,
     pub(crate) fences: Fences,
     leftover: Leftover,
+    /// What wakes tasks of the program.
+    pub(crate) bells: Arc<Bells>,
 }
 
 impl Post {
-    pub(crate) fn new(config: &SendQueueConfig, pulse: Pulse) -> io::Result<Self> {
+    pub(crate) fn new(
+        config: &SendQueueConfig,
+        pulse: Pulse,
+        bells: Arc<Bells>,
+    ) -> io::Result<Self> {
         let pulse = Arc::new(pulse);
         let slots = (0..ROWS_MAX).map(|_| Slot::EMPTY).collect();
         let cells = (0..ROWS_MAX).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
             ring: Ring::new(slots, cells),
-            room: Room::new(REQUESTS_MAX as u16, config, pulse.clone()),
-            hop_room: Room::new(HOPS_MAX as u16, &SendQueueConfig::default(), pulse.clone()),
+            room: Room::new(REQUESTS_MAX as u16, config, pulse.clone(), bells.clone()),
+            hop_room: Room::new(
+                HOPS_MAX as u16,
+                &SendQueueConfig::default(),
+                pulse.clone(),
+                bells.clone(),
+            ),
             batches: Mutex::default(),
             commands: Commands::new(),
             drive_lock: DriveLock::default(),
@@ -111,6 +123,7 @@ impl Post {
             unsettled: Unsettled::default(),
             fences: Fences::default(),
             leftover: Leftover::default(),
+            bells,
         })
     }
 
@@ -226,6 +239,7 @@ impl Post {
             batches.keep(row);
         }
         drop(batches);
+        self.bells.room_came();
         ended.notify(send);
         Some(ended)
     }
@@ -466,7 +480,12 @@ mod tests {
     fn who_has_seen_the_end_of_a_batch_finds_the_room_that_it_took() {
         // The last place came back after that: the next batch that needed all of them waited for it, asleep, each time.
         let clock = Clock::start();
-        let post = Post::new(&SendQueueConfig::default(), Pulse::new(Some(0), clock)).unwrap();
+        let post = Post::new(
+            &SendQueueConfig::default(),
+            Pulse::new(Some(0), clock),
+            Arc::default(),
+        )
+        .unwrap();
         let order = || Order {
             list: List::Once(vec![Submission {
                 plan: PlanId::default(),

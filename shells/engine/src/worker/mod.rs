@@ -38,6 +38,7 @@ use self::sleeper::Sleeper;
 use self::surroundings::{Steering, Surroundings};
 use self::wait_policy::WaitPolicy;
 use crate::afterwards::Afterwards;
+use crate::bells::Bells;
 use crate::config::{CoreConfig, LimitsConfig, SendQueueConfig};
 use crate::delivery::Ticket;
 use crate::fabric::{DEVICES_MAX, Fabric};
@@ -94,9 +95,13 @@ pub(crate) fn posts(
     count: usize,
     config: &SendQueueConfig,
     clock: Clock,
+    bells: &Arc<Bells>,
 ) -> io::Result<Vec<Arc<Post>>> {
     (0..count)
-        .map(|number| Post::new(config, Pulse::new(Some(number as u16), clock)).map(Arc::new))
+        .map(|number| {
+            let pulse = Pulse::new(Some(number as u16), clock);
+            Post::new(config, pulse, bells.clone()).map(Arc::new)
+        })
         .collect()
 }
 

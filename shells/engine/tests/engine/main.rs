@@ -38,6 +38,7 @@ mod staged;
 mod standing;
 mod stats;
 mod strangers;
+mod tasks;
 mod terms;
 mod transfers;
 mod waiting;
