@@ -27,7 +27,13 @@ enum State<T> {
 type Undo<T> = Box<dyn FnOnce(T) + Send>;
 
 /// Something that a thread does, for whoever awaits it. It ends with `None` in a forked child, which has no such thread.
-struct Errand<T>(Owned<Mutex<(State<T>, Option<Undo<T>>)>>);
+struct Errand<T>(Owned<Mutex<Known<T>>>);
+
+/// What both of them know.
+struct Known<T> {
+    state: State<T>,
+    undo: Option<Undo<T>>,
+}
 
 impl<T: Send + 'static> Errand<T> {
     /// Starts a thread of this name. What `run` gives goes to `undo` if nobody awaits it.
@@ -37,19 +43,22 @@ impl<T: Send + 'static> Errand<T> {
         undo: impl FnOnce(T) + Send + 'static,
     ) -> io::Result<Self> {
         let undo: Undo<T> = Box::new(undo);
-        let errand = Arc::new(Mutex::new((State::Running(None), Some(undo))));
+        let errand = Arc::new(Mutex::new(Known {
+            state: State::Running(None),
+            undo: Some(undo),
+        }));
         let known = errand.clone();
         let go = move || {
             let done = run();
             let mut known = lock(&known);
-            match mem::replace(&mut known.0, State::Over) {
+            match mem::replace(&mut known.state, State::Over) {
                 State::Running(waker) => {
-                    known.0 = State::Done(done);
+                    known.state = State::Done(done);
                     drop(known);
                     guard("a waker", || waker.map_or((), Waker::wake));
                 }
                 State::Done(_) | State::Over => {
-                    let undo = known.1.take();
+                    let undo = known.undo.take();
                     drop(known);
                     if let Some(undo) = undo {
                         undo(done);
@@ -70,10 +79,10 @@ impl<T> Future for Errand<T> {
             return Poll::Ready(None);
         }
         let mut known = lock(&self.0);
-        match mem::replace(&mut known.0, State::Over) {
+        match mem::replace(&mut known.state, State::Over) {
             State::Done(done) => Poll::Ready(Some(done)),
             State::Running(old) => {
-                known.0 = State::Running(Some(context.waker().clone()));
+                known.state = State::Running(Some(context.waker().clone()));
                 drop(known);
                 drop(old);
                 Poll::Pending
@@ -89,9 +98,9 @@ impl<T> Drop for Errand<T> {
             return;
         }
         let mut known = lock(&self.0);
-        let state = mem::replace(&mut known.0, State::Over);
+        let state = mem::replace(&mut known.state, State::Over);
         if let State::Done(done) = state {
-            let undo = known.1.take();
+            let undo = known.undo.take();
             drop(known);
             if let Some(undo) = undo {
                 undo(done);

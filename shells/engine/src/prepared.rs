@@ -35,13 +35,20 @@ pub struct PreparedTransfer {
     engine: Engine,
     /// What is posted.
     requests: Vec<Request>,
-    /// What the program named, and what each standing segment of that led to when it was looked up; `None`: none stands.
-    named: Option<(Vec<Request>, Vec<(SegmentId, SegmentId)>)>,
+    /// What the program named; `None`: the same, because no segment of it stands.
+    named: Option<Named>,
     /// If they are the pieces of paged requests: the first of each.
     firsts: Option<Arc<[u32]>>,
     way: Way,
     /// Batches of earlier posts, the oldest first. One that nobody else knows any more is used again.
     spares: VecDeque<Arc<Shared>>,
+}
+
+/// Requests as the program named them, some of whose segments stand.
+struct Named {
+    requests: Vec<Request>,
+    /// Those segments, and what each led to when it was looked up.
+    ends: Vec<(SegmentId, SegmentId)>,
 }
 
 /// How its requests go.
@@ -101,7 +108,7 @@ impl Engine {
         check_size(requests)?;
         self.bound(requests, |bound| {
             let mut transfer = self.prepare_bound(bound, firsts)?;
-            transfer.named = standing(requests, bound);
+            transfer.named = Named::of(requests, bound);
             Ok(transfer)
         })
     }
@@ -136,19 +143,21 @@ impl Engine {
     }
 }
 
-/// What the program named if some segment of that stands, and what those lead to.
-fn standing(
-    named: &[Request],
-    bound: &[Request],
-) -> Option<(Vec<Request>, Vec<(SegmentId, SegmentId)>)> {
-    let both = named.iter().zip(bound);
-    let mut ends: Vec<_> = both
-        .map(|(named, bound)| (named.remote, bound.remote))
-        .collect();
-    ends.retain(|(named, bound)| named != bound);
-    ends.sort_unstable();
-    ends.dedup();
-    (!ends.is_empty()).then(|| (named.to_vec(), ends))
+impl Named {
+    /// `None`: none of the segments stands.
+    fn of(named: &[Request], bound: &[Request]) -> Option<Self> {
+        let both = named.iter().zip(bound);
+        let mut ends: Vec<_> = both
+            .map(|(named, bound)| (named.remote, bound.remote))
+            .collect();
+        ends.retain(|(named, bound)| named != bound);
+        ends.sort_unstable();
+        ends.dedup();
+        (!ends.is_empty()).then(|| Self {
+            requests: named.to_vec(),
+            ends,
+        })
+    }
 }
 
 /// The pairs of segments that occur in requests.
@@ -189,7 +198,7 @@ impl PreparedTransfer {
     ///
     /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
-        let Some((named, ends)) = &self.named else {
+        let Some(Named { requests, ends }) = &self.named else {
             return self.post_bound(terms);
         };
         if !self.engine.inner.is_ours() {
@@ -201,12 +210,12 @@ impl PreparedTransfer {
         };
         if !ends.iter().all(leads) {
             // They lead to another process, where all is checked anew.
-            let anew = self.engine.prepare_pieces(named, self.firsts.as_ref());
+            let anew = self.engine.prepare_pieces(requests, self.firsts.as_ref());
             *self = anew?;
         }
         let posted = self.post_bound(terms);
         posted.map_err(|error| match &self.named {
-            Some((named, _)) => said_of(error, &self.requests, named),
+            Some(named) => said_of(error, &self.requests, &named.requests),
             None => error,
         })
     }
@@ -285,7 +294,7 @@ impl PreparedTransfer {
     /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn requests(&self) -> &[Request] {
         let named = self.named.as_ref();
-        named.map_or(&self.requests, |(named, _)| named)
+        named.map_or(&self.requests, |named| &named.requests)
     }
 }
 

@@ -139,7 +139,7 @@ fn who_waits_for_room_or_proof_or_an_end_holds_nobody_up() {
     let start = Instant::now();
     on_one_thread(async {
         let (room, released) = (engine.room(), batch.released());
-        join3(engine.shutdown_async(), released, room).await.0;
+        join3(engine.shutdown_async(), released, room).await;
         assert_ne!(batch.clone().await.status, Status::Completed);
         assert!(matches!(
             submit(engine, &one).await,
