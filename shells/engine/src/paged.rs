@@ -131,6 +131,10 @@ impl Pieces {
 
     /// What was said of a piece, said of its request and block.
     fn explain(&self, requests: &[PagedRequest<'_>], error: SubmitError) -> SubmitError {
+        // Who looks for that knows of requests.
+        if let SubmitError::Overlap { .. } = error {
+            return error;
+        }
         let mut error = error;
         if let Some(index) = error.index_mut() {
             *index = request_of(&self.firsts, *index);
