@@ -41,6 +41,7 @@ pub fn outweighs(part: Status, before: Status) -> bool {
 
 /// The counters of one batch.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Batch {
     report: BatchReport,
     verdict: Status,

@@ -17,6 +17,7 @@ pub const BARREN_ROUNDS_MAX: u8 = 7;
 
 /// Where one request stands in its plan's ranking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Failover {
     rank: u8,
     used: u8,

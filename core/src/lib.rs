@@ -44,6 +44,8 @@ pub mod report;
 pub mod ring;
 pub mod send_queue;
 pub mod slice;
+#[cfg(feature = "serde")]
+mod snapshot;
 pub mod stage;
 mod sync;
 pub mod table;

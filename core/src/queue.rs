@@ -7,6 +7,7 @@ const UNQUEUED: u32 = NIL - 1;
 
 /// A row's place in the one queue that it is in, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Link {
     previous: u32,
     next: u32,
@@ -76,6 +77,7 @@ impl<T: Linked<KIND>, const KIND: usize> Links<KIND> for [T] {
 
 /// A first-in first-out queue of rows. `KIND` says which link of the rows it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Queue<const KIND: usize> {
     head: u32,
     tail: u32,

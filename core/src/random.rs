@@ -2,6 +2,7 @@
 
 /// A small generator (SplitMix64: Steele, Lea, Flood, OOPSLA 2014). Not for secrets.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Random(u64);
 
 impl Random {

@@ -17,6 +17,7 @@ pub(crate) const NIL: u32 = u32::MAX;
 
 /// One row: free, or a value. Rows are the caller's memory; their content is the table's business.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Row<T> {
     generation: u32,
     content: Content<T>,
@@ -24,6 +25,7 @@ pub struct Row<T> {
 
 /// What is in a row. The free list takes no room of its own.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 enum Content<T> {
     /// The next free row.
     Free(u32),
@@ -75,6 +77,27 @@ impl<'a, T, I: Id> Table<'a, T, I> {
             used: 0,
             ids: PhantomData,
         }
+    }
+
+    /// For a snapshot: the rows up to the last one that has ever been used, the first free row, and how many are in use.
+    #[cfg(feature = "serde")]
+    pub(crate) fn parts(&self) -> (&[Row<T>], u32, usize) {
+        let used = |row: &Row<T>| row.generation != 0 || row.value().is_some();
+        let count = self.rows.iter().rposition(used).map_or(0, |last| last + 1);
+        let rows = self.rows.get(..count).unwrap_or_default();
+        (rows, self.free, self.used)
+    }
+
+    /// For reading one back: where the rows go.
+    #[cfg(feature = "serde")]
+    pub(crate) fn rows_mut(&mut self) -> &mut [Row<T>] {
+        self.rows
+    }
+
+    /// And the rest of it.
+    #[cfg(feature = "serde")]
+    pub(crate) fn set_parts(&mut self, free: u32, used: usize) {
+        (self.free, self.used) = (free, used);
     }
 
     /// Rows in use.

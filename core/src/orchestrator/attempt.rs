@@ -69,6 +69,7 @@ impl Load {
 
 /// What is true of an attempt or is not, one bit each; above these bits its stage, and below them its rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Marks(u32);
 
 const STAGE_SHIFT: u32 = 24;
@@ -129,6 +130,7 @@ const _: () = assert!(Stage::Posted as u32 == 0);
 /// There are many of them, so none has a gap.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Attempt {
     /// How often its row has been used.
     pub(super) generation: u32,

@@ -113,6 +113,28 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// For a snapshot: the rows up to the first one that has never been used, the first free row, and how many are in use. What is
+    /// behind them is as [`Self::new`] has left it.
+    #[cfg(feature = "serde")]
+    pub(super) fn parts(&self) -> (&[Attempt], u32, usize) {
+        let used = |row: &Attempt| row.generation != 0 || row.stage() != Stage::Free;
+        let count = self.rows.iter().rposition(used).map_or(0, |last| last + 2);
+        let rows = self.rows.get(..count).unwrap_or(self.rows);
+        (rows, self.free, self.used)
+    }
+
+    /// For reading one back: where the rows go.
+    #[cfg(feature = "serde")]
+    pub(super) fn rows_mut(&mut self) -> &mut [Attempt] {
+        self.rows
+    }
+
+    /// And the rest of it.
+    #[cfg(feature = "serde")]
+    pub(super) fn set_parts(&mut self, free: u32, used: usize) {
+        (self.free, self.used) = (free, used);
+    }
+
     /// Rows in use.
     pub(super) fn len(&self) -> usize {
         self.used

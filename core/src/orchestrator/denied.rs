@@ -19,7 +19,8 @@ pub(super) const DENIED: Ending = Ending {
 };
 
 /// Batches that have been denied a plan's far memory, the last ones.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Denials {
     known: heapless::Deque<(BatchId, PlanId), DENIED_MAX>,
     /// Requests of them are still open.

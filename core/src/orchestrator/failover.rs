@@ -41,6 +41,7 @@ type Speeds = [u64; PLAN_TRANSPORTS_MAX];
 
 /// What is seen of the transport in use, beside its speed.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Seen {
     /// What it has carried until now.
     bytes: u64,
@@ -50,6 +51,7 @@ struct Seen {
 
 /// A time in which the transport in use was slow beside another one.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Slow {
     /// So long something was in flight there.
     busy: Duration,
@@ -59,6 +61,7 @@ struct Slow {
 
 /// How the transports of a plan compare.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Ranking {
     /// The one that new requests go over while it has a usable rail.
     preferred: u8,

@@ -19,6 +19,7 @@ const REPEAT_MIN: Duration = Duration::from_millis(1);
 
 /// A fence on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Fence {
     /// Nobody reads the source or writes this side's memory any more.
     pub(super) local: bool,

@@ -11,6 +11,7 @@ use crate::work::Completion;
 
 /// One queue with a mark in it, so that handing out moves the mark and nothing else.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Flight {
     queue: Queue<0>,
     /// The first one that was not handed out.

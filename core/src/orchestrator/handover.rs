@@ -32,6 +32,7 @@ pub struct Handed {
 
 /// Whose a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Handover {
     /// Core's.
     No,

@@ -42,6 +42,7 @@ pub(super) fn kib_of(slice_bytes: u32) -> u16 {
 /// How little a lane has carried.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(4))] // written at once
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Idle {
     /// Times in a row that it has ended by itself without having carried a slice.
     barren: u8,
@@ -116,6 +117,7 @@ impl Blame {
 
 /// Where a lane stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Phase {
     /// No connection, and nothing in flight.
     Closed,
@@ -129,6 +131,7 @@ pub(super) enum Phase {
 
 /// What is to be said of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Wants(u8);
 
 impl Wants {
@@ -151,6 +154,7 @@ impl Wants {
 
 /// A row of the lanes' table; opaque.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Lane {
     pub(super) phase: Phase,
     /// Whose rail it is on.

@@ -29,6 +29,7 @@ const BEHIND_MAX: i64 = 8 << 20;
 
 /// A class, 0 the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Class(u8);
 
 impl Class {
@@ -68,6 +69,7 @@ impl Class {
 
 /// Which rails a request can take, and which way: requests with the same one stand in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Route(u32);
 
 impl Route {
@@ -81,6 +83,7 @@ type Requests<'a> = Table<'a, RequestRow, RequestId>;
 
 /// Requests that can take the same rails.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Line {
     /// Of those that are in it; of the last one that was.
     route: Route,
@@ -141,6 +144,7 @@ enum End {
 
 /// The lines of one peer.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Lines {
     lines: [Line; LINES],
     /// Lines that have requests of each class, one bit each.

@@ -57,6 +57,7 @@ pub struct LaneLoad {
 
 /// What a lane has done since its rail was installed.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Tally {
     /// Last hand-out; [`Instant::ZERO`]: none.
     pub(super) posted_at: Instant,

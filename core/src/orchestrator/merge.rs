@@ -21,6 +21,7 @@ use crate::units::RequestId;
 
 /// What a row of the requests' table stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Role {
     /// A request that moves its bytes itself.
     Lone,

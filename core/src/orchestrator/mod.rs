@@ -32,6 +32,8 @@ mod post;
 mod request;
 mod sequence;
 mod settings;
+#[cfg(feature = "serde")]
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -321,6 +323,7 @@ pub mod rows {
 
 /// A batch in its table.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchRow {
     batch: Batch,
     link: Link,
@@ -334,6 +337,7 @@ impl Linked<0> for BatchRow {
 
 /// A plan in its table, whose ids the caller draws.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlanRow {
     generation: u32,
     plan: Option<Plan>,
@@ -356,6 +360,12 @@ impl PlanRow {
         ranking: failover::Ranking::NEW,
         lost: None,
     };
+
+    /// Whether there has been a plan in it.
+    #[cfg(feature = "serde")]
+    fn is_used(&self) -> bool {
+        self.plan.is_some() || self.lost.is_some() || self.generation != 0
+    }
 }
 
 /// The memory of an [`Orchestrator`], owned by the caller. Lanes are indexed by rail, so there should be as
@@ -472,6 +482,7 @@ impl Post {
 
 /// The post that is out.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Posting {
     lane: LaneId,
     epoch: Epoch,
@@ -481,6 +492,8 @@ struct Posting {
 }
 
 /// What is counted and decides nothing.
+#[derive(Clone, Copy)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Counted {
     /// Posts handed out.
     posts: u32,

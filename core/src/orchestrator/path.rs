@@ -18,6 +18,7 @@ use crate::units::{PeerId, RailId};
 
 /// How what goes to one peer is steered.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Steering {
     of: PlanPath,
     path: Path,

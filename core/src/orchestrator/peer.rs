@@ -30,6 +30,7 @@ pub enum Proof {
 /// Where probes read from and write to. Without a gap: there is one in each row.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Scratch {
     /// On this side, and on the peer's.
     segments: [SegmentRef; 2],
@@ -50,6 +51,7 @@ impl Scratch {
 
 /// A row of the peers' table; opaque.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Peer {
     known: bool,
     gone: bool,

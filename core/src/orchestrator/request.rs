@@ -77,6 +77,7 @@ const SHUT_DOWN: Ending = Ending {
 
 /// How a request is going to end, other than well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Ending {
     pub(super) status: Status,
     pub(super) cause: Cause,
@@ -84,6 +85,7 @@ pub(super) struct Ending {
 
 /// What is told of a request beside its bytes; those that had arrived by then are.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Told {
     pub(super) status: Status,
     pub(super) cause: Option<Cause>,
@@ -96,6 +98,7 @@ pub(super) struct Told {
 /// There may be many of them, so none has a gap.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RequestRow {
     pub(super) peer: PeerId,
     pub(super) plan: PlanId,

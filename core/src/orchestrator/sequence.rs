@@ -6,6 +6,7 @@
 /// compared as RFC 1982 compares serial numbers, which is right as long as they are less than 2^31 works apart; a lane
 /// holds 2^16 at most. There is no other order, so nothing can compare them as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Sequence(u32);
 
 impl Sequence {

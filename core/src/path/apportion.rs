@@ -17,6 +17,7 @@ pub const CATCH_UP_BYTES_MAX: u32 = 4 << 20;
 
 /// The claims of the classes of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Apportionment {
     /// In bytes times parts per 1024. Their sum is zero.
     claims: [i64; CLASSES_MAX],
@@ -93,6 +94,7 @@ fn whole(shares: &Shares, among: ClassSet) -> i64 {
 
 /// How much a class is in need of the next slice.
 #[derive(Clone, Copy)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Turn {
     part: i64,
     /// With the slice counted.

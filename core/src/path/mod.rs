@@ -48,6 +48,7 @@ impl Preference {
 
 /// One connection's class, queue pairs and claims.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Path {
     class: PathClass,
     mode: PathMode,

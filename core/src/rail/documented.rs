@@ -162,6 +162,7 @@ pub type Targets = heapless::Vec<Target, PLAN_RAILS_MAX>;
 
 /// How many slices of a request each rail of its plan is still to carry, by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Shares {
     /// Length of every slice but the last one.
     pub slice_bytes: u32,
@@ -257,6 +258,7 @@ pub fn cut(length: u64, slice_bytes: u32, count_max: u16) -> (u16, u32) {
 
 /// The document's `DeviceSelector`: what it remembers beside the rails' bandwidths, of one worker.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Selector {
     /// Multi-path calls so far.
     calls: u32,

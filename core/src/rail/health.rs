@@ -105,10 +105,10 @@ pub enum Incident {
 /// rail was never out. The healthy success path does not come here at all.
 #[derive(Debug)]
 pub struct RailHealth {
-    word: AtomicU64,
+    pub(super) word: AtomicU64,
     /// While paused: when the next probe is due; while one looks into an error: when that was. While healthy: until when an error
     /// counts as one more of those before. In nanoseconds.
-    probe_at: AtomicU64,
+    pub(super) probe_at: AtomicU64,
 }
 
 impl RailHealth {

@@ -11,6 +11,8 @@ pub mod policies;
 mod row;
 pub mod select;
 mod shared;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod speed;
 pub mod spray;
 

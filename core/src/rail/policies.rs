@@ -90,6 +90,16 @@ impl Given {
     };
 }
 
+#[cfg(feature = "serde")]
+impl Given {
+    fn values(&self) -> [u64; 2] {
+        [
+            self.assigned_bytes.load(Relaxed),
+            self.bandwidth.load(Relaxed),
+        ]
+    }
+}
+
 /// Memory for [`Policies`], owned by the caller. Without [`Policy::Documented`] it may all be empty.
 #[derive(Debug, Default)]
 pub struct PolicyTables<'a> {
@@ -104,7 +114,8 @@ const TURNS: usize = 8;
 
 /// Where `RoundRobin` is, on each transport.
 #[derive(Clone, Copy, Debug)]
-struct Turns([RailId; TURNS]);
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Turns([RailId; TURNS]);
 
 impl Turns {
     /// The rail that took the last slice of a transport.
@@ -202,6 +213,47 @@ impl<'a> Policies<'a> {
             inflight_bytes: inflight_bytes.saturating_add(self.assigned_bytes(rail)),
             bandwidth: self.bandwidth(transport, rail),
         }
+    }
+}
+
+/// What is in a snapshot.
+#[cfg(feature = "serde")]
+impl Policies<'_> {
+    /// What this worker's remembers beside the shares of its requests.
+    pub(crate) fn memory(&self) -> (impl serde::Serialize, impl serde::Serialize) {
+        (self.selector, self.turns)
+    }
+
+    pub(crate) fn set_memory(&mut self, (selector, turns): (Selector, Turns)) {
+        (self.selector, self.turns) = (selector, turns);
+    }
+
+    /// Shares of requests that have some.
+    pub(crate) fn used_shares(&self) -> impl Iterator<Item = (u32, Shares)> {
+        let rows = (0..).zip(self.shares.iter().copied());
+        rows.filter(|(_, shares)| *shares != Shares::NONE)
+    }
+
+    pub(crate) fn put_shares(&mut self, row: u32, shares: Shares) -> Option<()> {
+        self.shares.get_mut(row as usize).map(|to| *to = shares)
+    }
+
+    /// What workers share.
+    pub(crate) fn given(&self) -> impl serde::Serialize {
+        let rows = self.rails;
+        let known = move || {
+            let rows = (0..).zip(rows);
+            let values = rows.map(|(index, row): (u32, &Given)| (index, row.values()));
+            values.filter(|(_, values)| *values != [0; 2])
+        };
+        crate::snapshot::Sparse(known)
+    }
+
+    pub(crate) fn put_given(&self, rail: u32, [assigned, bandwidth]: [u64; 2]) -> Option<()> {
+        let row = self.rails.get(rail as usize)?;
+        row.assigned_bytes.store(assigned, Relaxed);
+        row.bandwidth.store(bandwidth, Relaxed);
+        Some(())
     }
 }
 

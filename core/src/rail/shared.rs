@@ -33,15 +33,21 @@ impl Waiting {
     /// Not waiting, for the arrays that a caller hands in.
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
     pub const NO: Self = Self(AtomicU64::new(NOT_WAITING));
+
+    /// The cell.
+    #[cfg(feature = "serde")]
+    pub(super) fn since(&self) -> &AtomicU64 {
+        &self.0
+    }
 }
 
 /// What the workers of an engine share, over tables that the caller owns. All methods take `&self`. It is
 /// only a view: any number of them over the same tables are the same thing.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
-    rails: &'a [Rail],
-    devices: &'a [Device],
-    waiting: &'a [Waiting],
+    pub(super) rails: &'a [Rail],
+    pub(super) devices: &'a [Device],
+    pub(super) waiting: &'a [Waiting],
     slice_bytes: u32,
 }
 

@@ -11,6 +11,7 @@ use crate::units::{DeviceId, RailId, Rate};
 
 /// The workers that wait for room on rails, as one of them sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Line {
     /// How many do.
     pub waiting: u64,

@@ -9,6 +9,7 @@
 
 /// Works, and how many of them are reads, which queue pairs limit besides (verbs `max_rd_atomic`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Amount {
     /// Works.
     pub works: u16,
@@ -25,6 +26,7 @@ impl Amount {
 
 /// When one lane last signalled. Owned by whoever posts on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Cadence {
     interval_works: u16,
     unsignalled: Amount,

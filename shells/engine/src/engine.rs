@@ -1,7 +1,7 @@
 //! The engine as a program holds it.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use polyrail_control::security::{ClusterKey, Fingerprint};
@@ -269,6 +269,15 @@ impl Engine {
     /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn recording_cut(&self) -> Option<RecordingCut> {
         self.inner.fabric.recording_cut()
+    }
+
+    /// Writes the last calls on core, which [`crate::RecordingConfig::ring_mb`] keeps, to a new file: its name. `polyrail sim replay`
+    /// makes them again. Waits for the disk. `None`: none are kept.
+    pub fn write_ring(&self) -> Option<std::io::Result<PathBuf>> {
+        if !self.inner.is_ours() {
+            return None;
+        }
+        self.inner.fabric.write_ring()
     }
 
     /// A handle for a thread of the engine: it ends nothing.

@@ -1,13 +1,12 @@
 //! The tables that all workers share, and how an engine numbers its rails and devices.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::policies::Given;
 use polyrail_core::rail::{Device, Rail, RailConfig, Shared, Waiting};
 use polyrail_core::units::{DeviceId, RailId};
-use polyrail_record::{Cut, Install, Recorder};
+use polyrail_record::{Cut, Install, Journal, Ring};
 
 use crate::neighbours::Neighbours;
 
@@ -23,8 +22,8 @@ pub(crate) struct Fabric {
     given: Box<[Given]>,
     /// The usual slice.
     slice_bytes: u32,
-    /// Writes down what becomes of the tables, if the program asked for it.
-    recorder: Option<Arc<Recorder>>,
+    /// Where it is written down what becomes of the tables, if that is asked for.
+    journal: Option<Journal>,
     /// Other processes of this host, if load is shared with them.
     neighbours: Option<Neighbours>,
 }
@@ -35,7 +34,7 @@ impl Fabric {
         rails: usize,
         shares_out: bool,
         slice_bytes: u32,
-        recorder: Option<Arc<Recorder>>,
+        journal: Option<Journal>,
         neighbours: Option<Neighbours>,
     ) -> Self {
         Self {
@@ -46,7 +45,7 @@ impl Fabric {
                 .map(|_| Given::NOTHING)
                 .collect(),
             slice_bytes,
-            recorder,
+            journal,
             neighbours,
         }
     }
@@ -61,24 +60,49 @@ impl Fabric {
     }
 
     /// Whoever calls core does it through this one, if there is one.
-    pub(crate) fn recorder(&self) -> Option<&Arc<Recorder>> {
-        self.recorder.as_ref()
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    fn ring(&self) -> Option<&Ring> {
+        match self.journal.as_ref()? {
+            Journal::Ring(ring) => Some(ring),
+            Journal::Whole(_) => None,
+        }
+    }
+
+    /// Something has gone wrong: what led to it is written down, if it is kept.
+    pub(crate) fn incident(&self, why: impl FnOnce() -> String) {
+        if let Some(ring) = self.ring() {
+            ring.incident(why);
+        }
+    }
+
+    /// Writes the last calls to a file; `None`: none are kept.
+    pub(crate) fn write_ring(&self) -> Option<std::io::Result<PathBuf>> {
+        self.ring().map(Ring::write)
     }
 
     /// Where the recording is, if there is one.
     pub(crate) fn recording(&self) -> Option<&Path> {
-        self.recorder().map(|recorder| recorder.path())
+        match self.journal.as_ref()? {
+            Journal::Whole(recorder) => Some(recorder.path()),
+            Journal::Ring(_) => None,
+        }
     }
 
     /// Why the recording does not have all that happened, if so.
     pub(crate) fn recording_cut(&self) -> Option<Cut> {
-        self.recorder().and_then(|recorder| recorder.cut())
+        match self.journal.as_ref()? {
+            Journal::Whole(recorder) => recorder.cut(),
+            Journal::Ring(_) => None,
+        }
     }
 
     /// Ends the recording, if there is one.
     pub(crate) fn end_recording(&self) {
-        if let Some(recorder) = &self.recorder {
-            recorder.close();
+        if let Some(journal) = &self.journal {
+            journal.close();
         }
     }
 
@@ -116,8 +140,8 @@ impl Fabric {
     }
 
     fn install(&self, install: Install<'_>) {
-        match &self.recorder {
-            Some(recorder) => recorder.install(&self.shared(), install),
+        match &self.journal {
+            Some(journal) => journal.install(&self.shared(), install),
             None => install.apply(&self.shared()),
         };
     }

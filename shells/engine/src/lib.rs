@@ -168,8 +168,9 @@ pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, ControlConfig, DomainConfig, Effective, HealthConfig, HealthMode,
-    IsolationMode, LimitsConfig, Loaded, PathConfig, Payload, Place, Problem, SecurityConfig,
-    SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
+    IsolationMode, LimitsConfig, Loaded, PathConfig, Payload, Place, Problem, RecordingConfig,
+    SecurityConfig, SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig,
+    VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use departure::Undrained;

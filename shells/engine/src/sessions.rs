@@ -482,6 +482,8 @@ impl Engine {
             );
             complain!(by self.inner.sessions.lines; event = "peer_lost", peer = name.as_str(), address = at.as_str();
                 "peer \"{name}\" at {at} is lost: open its segments anew");
+            let incident = || format!("peer \"{name}\" at {at} is lost");
+            self.inner.fabric.incident(incident);
         }
     }
 

@@ -13,7 +13,7 @@ use polyrail_core::rail::policies::TransportConfig as CoreTransport;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Instant;
 use polyrail_cuda::Driver;
-use polyrail_record::{Header, Recorder};
+use polyrail_record::{Header, Journal, Recorder, Ring};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
@@ -152,7 +152,7 @@ impl Engine {
         let settings: Arc<[_]> = config
             .core_transports(&shell.transports.catalog.names())
             .into();
-        let recorder = start_recording(&config, &hooks, &cores, &settings)?;
+        let journal = start_recording(&config, &hooks, &cores, &settings)?;
         let neighbours = join_neighbours(&config, &shell.tasks);
         let workers = shell.posts.len();
         let fabric = Fabric::new(
@@ -160,7 +160,7 @@ impl Engine {
             limits.rails,
             worker::shares_out(&cores, &settings),
             config.slice_bytes,
-            recorder,
+            journal,
             neighbours,
         );
         let fabric = Arc::new(fabric);
@@ -359,30 +359,38 @@ fn join_neighbours(config: &Config, tasks: &Sender<Task>) -> Option<Neighbours> 
         .ok()
 }
 
+/// All calls on core in a file, if the program asks for it, or the last ones in memory, if the configuration does.
 fn start_recording(
     config: &Config,
     hooks: &Hooks,
     cores: &[CoreConfig],
     settings: &[CoreTransport],
-) -> Result<Option<Arc<Recorder>>, EngineError> {
-    let Some(folder) = &hooks.recording else {
+) -> Result<Option<Journal>, EngineError> {
+    let ring_bytes = config.recording.ring_mb as usize * (1 << 20);
+    if hooks.recording.is_none() && ring_bytes == 0 {
         return Ok(None);
-    };
+    }
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let header = Header {
         version: env!("CARGO_PKG_VERSION").into(),
         engine: config.name.clone(),
         started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
+        before: 0,
         slice_bytes: config.slice_bytes,
         capacities: worker::capacities(&config.limits),
         workers: cores.to_vec(),
         transports: settings.to_vec(),
     };
-    let recorder = Recorder::create(folder, &header).map_err(|source| EngineError::Recording {
-        folder: folder.clone(),
-        source,
-    })?;
-    Ok(Some(Arc::new(recorder)))
+    let folder = match &hooks.recording {
+        Some(folder) => folder.clone(),
+        None => PathBuf::from(&config.recording.folder),
+    };
+    let journal = match &hooks.recording {
+        Some(folder) => Recorder::create(folder, &header).map(|all| Journal::Whole(Arc::new(all))),
+        None => Ring::start(&folder, ring_bytes, header).map(|last| Journal::Ring(Arc::new(last))),
+    };
+    let journal = journal.map_err(|source| EngineError::Recording { folder, source })?;
+    Ok(Some(journal))
 }
 
 fn check(config: &Config) -> Result<(), EngineError> {

@@ -14,13 +14,13 @@ use serde::Serialize;
 /// What a recording starts with, before its version.
 pub(crate) const MAGIC: [u8; 8] = *b"prflight";
 /// The version of this format. Another one whenever a type of core that is written down changes.
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 /// Bytes of the start.
 pub(crate) const START_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before a block's content.
 pub(crate) const HEAD_BYTES: usize = 12;
-/// No content is longer than this.
-pub(crate) const BLOCK_BYTES_MAX: usize = 256 * 1024;
+/// No content is longer than this. Those with a state of a core are as long as what is under way there.
+pub(crate) const BLOCK_BYTES_MAX: usize = 16 << 20;
 
 /// What a block has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +53,22 @@ pub(crate) fn begin(bytes: &mut Vec<u8>, kind: Kind) {
     bytes.clear();
     bytes.extend_from_slice(&[0; HEAD_BYTES]);
     bytes.push(kind as u8);
+}
+
+/// A block of one piece.
+pub(crate) fn whole(kind: Kind, content: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    begin(&mut bytes, kind);
+    content(&mut bytes);
+    finish(&mut bytes);
+    bytes
+}
+
+/// A value in postcard's format.
+pub(crate) fn bytes(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    append(&mut bytes, value);
+    bytes
 }
 
 /// Completes the head of a block.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    Cancelled, Event, LaneAction, Orchestrator, Post, Proof, Reason, Request, SubmitError,
+    AtOnce, Cancelled, Event, LaneAction, Orchestrator, Post, Proof, Reason, Request, SubmitError,
 };
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
@@ -13,7 +13,7 @@ use polyrail_core::rail::chooser::Chooser;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::report::{Report, Unbegun};
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, DeviceId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch, Stop, Work};
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,23 @@ pub enum Call<'a> {
         count: u32,
         why: Unbegun,
     },
+    HandleAtOnce {
+        now: Instant,
+        done: AtOnce,
+        took: Option<Duration>,
+    },
+    /// How what workers share stood: a recording with calls [before](crate::Header::before) it begins with this.
+    RestoreShared {
+        state: Cow<'a, [u8]>,
+        /// What rails are called, by number.
+        names: Cow<'a, [String]>,
+        /// Segments that probes write to.
+        scratch: Cow<'a, [u32]>,
+    },
+    /// How this worker's core stood before its next call.
+    Restore {
+        state: Cow<'a, [u8]>,
+    },
 }
 
 impl Call<'_> {
@@ -212,6 +229,20 @@ impl Call<'_> {
             Self::Withdraw { batch, count, why } => {
                 Some(core.withdraw(*batch, *count, *why)).into()
             }
+            Self::HandleAtOnce { now, done, took } => {
+                Some(core.handle_at_once(*now, done, *took)).into()
+            }
+            Self::RestoreShared { state, .. } => {
+                let mut state = postcard::Deserializer::from_bytes(state);
+                core.restore_shared(&mut state).is_ok().into()
+            }
+            Self::Restore { state } => {
+                let mut state = postcard::Deserializer::from_bytes(state);
+                let restored = core.restore(&mut state);
+                let is_restored = restored.is_ok();
+                *out = restored.unwrap_or_default();
+                is_restored.into()
+            }
         }
     }
 
@@ -231,7 +262,8 @@ impl Call<'_> {
             | Self::HandleHint { now, .. }
             | Self::HandleTimeout { now }
             | Self::PollPost { now }
-            | Self::PollMessage { now } => Some(now),
+            | Self::PollMessage { now }
+            | Self::HandleAtOnce { now, .. } => Some(now),
             Self::RetirePlan { .. }
             | Self::OpenBatch { .. }
             | Self::SealBatch { .. }
@@ -242,7 +274,9 @@ impl Call<'_> {
             | Self::PollEvent
             | Self::PollTimeout
             | Self::HandBack { .. }
-            | Self::Withdraw { .. } => None,
+            | Self::Withdraw { .. }
+            | Self::RestoreShared { .. }
+            | Self::Restore { .. } => None,
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Header {
     pub engine: String,
     /// When it was started, in milliseconds since 1970; instants count from about then.
     pub started_ms: u64,
+    /// Calls before the first one that is here. 0: it begins with the engine. Else it begins with how everything stood then.
+    pub before: u64,
     /// The usual slice, in bytes.
     pub slice_bytes: u32,
     /// How many rows the tables have.

@@ -31,7 +31,7 @@ pub struct Reader<R> {
 /// One call of a recording.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// Its number; the first is 0.
+    /// Its number; the engine's first is 0.
     pub number: u64,
     /// Where it lies in the file.
     pub offset: u64,
@@ -77,6 +77,7 @@ impl<R: Read> Reader<R> {
         if reader.taken < reader.content.len() {
             return Err(reader.malformed("end of the header"));
         }
+        reader.calls = reader.header.before;
         Ok(reader)
     }
 

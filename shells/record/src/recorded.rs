@@ -1,7 +1,6 @@
 //! A worker's core, with a recorder beside it or without.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
@@ -18,12 +17,12 @@ use polyrail_core::units::{BatchId, Epoch, LaneId, PeerId, PlanId, RequestId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch, Stop};
 
 use crate::call::{Answer, Call, Posts, Step};
-use crate::recorder::Recorder;
+use crate::journal::Journal;
 
 /// Completions that are handed in at once: so many fit into a block.
 const COMPLETIONS_MAX: usize = 1_024;
 
-/// An [`Orchestrator`] whose calls are written down if there is a recorder, and only looked past if not. Its
+/// An [`Orchestrator`] whose calls are written down if there is a journal, and only looked past if not. Its
 /// methods are those of [`Orchestrator`].
 ///
 /// What cannot have changed anything is left out: polls of a quiet core, timeouts that are not due, and no
@@ -32,7 +31,9 @@ const COMPLETIONS_MAX: usize = 1_024;
 pub struct Recorded<'a> {
     core: Orchestrator<'a, Policies<'a>>,
     worker: u16,
-    recorder: Option<Arc<Recorder>>,
+    journal: Option<Journal>,
+    /// What the journal has last seen of this worker.
+    seen: u64,
 }
 
 #[allow(missing_docs)] // as of `Orchestrator`
@@ -41,12 +42,13 @@ impl<'a> Recorded<'a> {
     pub fn new(
         core: Orchestrator<'a, Policies<'a>>,
         worker: u16,
-        recorder: Option<Arc<Recorder>>,
+        journal: Option<Journal>,
     ) -> Self {
         Self {
             core,
             worker,
-            recorder,
+            journal,
+            seen: 0,
         }
     }
 
@@ -57,10 +59,10 @@ impl<'a> Recorded<'a> {
         make: impl FnOnce(&mut Orchestrator<'a, Policies<'a>>) -> T,
         call: impl FnOnce() -> Call<'c>,
     ) -> T {
-        match &self.recorder {
+        match &self.journal {
             None => make(&mut self.core),
-            Some(recorder) => {
-                let mut log = recorder.log();
+            Some(journal) => {
+                let mut log = journal.open(self.worker, &mut self.seen, &self.core);
                 let answer = make(&mut self.core);
                 log.note(&Step::Worker(self.worker, call()), &answer.into());
                 answer
@@ -78,7 +80,7 @@ impl<'a> Recorded<'a> {
     where
         Option<T>: Into<Answer<'static>>,
     {
-        if self.recorder.is_some() && self.core.is_quiet() {
+        if self.journal.is_some() && self.core.is_quiet() {
             return None;
         }
         self.call(make, call)
@@ -106,13 +108,10 @@ impl<'a> Recorded<'a> {
         self.core.lanes()
     }
 
-    /// Never, if there is a recorder: what a recording does not have did not happen.
+    /// Asking changes nothing.
     #[inline]
     pub fn at_once(&self, request: &Request) -> Option<AtOnce> {
-        match self.recorder {
-            None => self.core.at_once(request),
-            Some(_) => None,
-        }
+        self.core.at_once(request)
     }
 
     #[inline]
@@ -122,7 +121,16 @@ impl<'a> Recorded<'a> {
         done: &AtOnce,
         took: Option<Duration>,
     ) -> Report {
-        self.core.handle_at_once(now, done, took)
+        if self.journal.is_none() {
+            return self.core.handle_at_once(now, done, took);
+        }
+        let call = || Call::HandleAtOnce {
+            now,
+            done: *done,
+            took,
+        };
+        let report = self.call(|core| Some(core.handle_at_once(now, done, took)), call);
+        report.unwrap_or(Report::PENDING)
     }
 
     pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {
@@ -251,7 +259,7 @@ impl<'a> Recorded<'a> {
         let is_due = |core: &Orchestrator<'_, Policies<'_>>| {
             core.poll_timeout().is_some_and(|(at, _)| at <= now)
         };
-        if self.recorder.is_none() || is_due(&self.core) {
+        if self.journal.is_none() || is_due(&self.core) {
             self.call(
                 |core| core.handle_timeout(now),
                 || Call::HandleTimeout { now },
@@ -261,13 +269,13 @@ impl<'a> Recorded<'a> {
 
     #[inline]
     pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<Post> {
-        let Some(recorder) = &self.recorder else {
+        let Some(journal) = &self.journal else {
             return self.core.poll_post(now, out);
         };
         if self.core.is_quiet() {
             return None;
         }
-        let mut log = recorder.log();
+        let mut log = journal.open(self.worker, &mut self.seen, &self.core);
         let post = self.core.poll_post(now, out);
         let answer = Answer::Posts(post.as_ref().map(|_| Posts::of(out)));
         let call = Call::PollPost { now };

@@ -318,13 +318,18 @@ impl<F> Drop for Writer<F> {
     }
 }
 
-fn new_file(folder: &Path, engine: &str) -> io::Result<(File, PathBuf)> {
+/// An engine's name as part of a file's.
+pub(crate) fn safe_name(engine: &str) -> String {
     let safe = |c: char| match c {
         '-' | '_' => c,
         c if c.is_alphanumeric() => c,
         _ => '_',
     };
-    let name: String = engine.chars().map(safe).collect();
+    engine.chars().map(safe).collect()
+}
+
+fn new_file(folder: &Path, engine: &str) -> io::Result<(File, PathBuf)> {
+    let name = safe_name(engine);
     for number in 1..=FILES_MAX {
         let name = match number {
             1 => format!("{name}.flight"),

@@ -69,6 +69,7 @@ fn header() -> Header {
         version: "0.1.0".into(),
         engine: "test".into(),
         started_ms: 1,
+        before: 0,
         slice_bytes: 65_536,
         capacities,
         workers: (0..WORKERS)

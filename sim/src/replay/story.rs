@@ -29,6 +29,8 @@ pub struct Story {
     pub workers: usize,
     /// How rails were chosen.
     pub policy: String,
+    /// Calls before the first one that was recorded; 0: it begins with the engine.
+    pub before: u64,
     /// Calls on core.
     pub calls: u64,
     /// When the first was made.
@@ -129,6 +131,7 @@ impl Story {
             engine: header.engine.clone(),
             version: header.version.clone(),
             started_ms: header.started_ms,
+            before: header.before,
             workers: header.workers.len(),
             policy: policy.unwrap_or_default().to_owned(),
             state: State {
@@ -149,7 +152,7 @@ impl Story {
 
     /// Takes in one call, and says when it was made.
     pub(super) fn note(&mut self, entry: &Entry<'_>) -> Instant {
-        self.calls = entry.number + 1;
+        self.calls = entry.number + 1 - self.before;
         match &entry.step {
             Step::Shared(install) => {
                 self.install(install);
@@ -210,6 +213,12 @@ impl Story {
                 if !self.state.scratch.contains(&scratch) {
                     self.state.scratch.push(scratch);
                 }
+            }
+            Call::RestoreShared { names, scratch, .. } => {
+                for (number, name) in (0..).zip(names.iter()).filter(|(_, name)| !name.is_empty()) {
+                    self.rail(RailId(number)).rail.clone_from(name);
+                }
+                self.state.scratch.extend_from_slice(scratch);
             }
             Call::HandleCompletions { completions, .. } => {
                 completions.iter().for_each(|one| self.completed(now, one))
@@ -322,6 +331,13 @@ impl Story {
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
+        if self.before > 0 {
+            writeln!(
+                out,
+                "It begins after {} calls, with what core had in mind then.",
+                self.before
+            )?;
+        }
         let reports: Vec<_> = self
             .reports
             .iter()

@@ -123,6 +123,8 @@ fn called(call: &Call<'_>, story: &Story) -> Vec<String> {
         Call::Withdraw { count, why, .. } => {
             format!("{count} requests never begin: {why:?}")
         }
+        Call::RestoreShared { .. } => "rails and devices are as they were".to_owned(),
+        Call::Restore { .. } => "core is as it was".to_owned(),
         Call::ForgetPeer { peer, .. } => format!("peer {} is to be forgotten", peer.0),
         _ => return Vec::new(),
     };

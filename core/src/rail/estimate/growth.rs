@@ -40,6 +40,7 @@ const TRAINS: u64 = 16;
 
 /// What the current span is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 enum Step {
     /// Not yet begun.
     New,
@@ -53,6 +54,7 @@ enum Step {
 
 /// How much larger than planned the window is, and the try under way.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Growth {
     /// Works share completions, so that those seen together say nothing.
     pub(super) shares: bool,

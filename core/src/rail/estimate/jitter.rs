@@ -30,6 +30,7 @@ pub(super) fn took(sample: &Sample) -> Delay {
 
 /// What some spans in a row have shown.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Term {
     /// Slices that had a full window: the time they took in all, how many, and the least time.
     took: Duration,
@@ -63,6 +64,7 @@ impl Term {
 
 /// The jitter of a rail's delay.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Jitter {
     /// This term and the one before.
     terms: [Term; 2],

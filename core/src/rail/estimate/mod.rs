@@ -73,6 +73,7 @@ pub const SLICES_MAX: u64 = 16;
 
 /// A delay, as it is kept: 4 s and more are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Delay(u32);
 
 impl Delay {
@@ -100,6 +101,7 @@ impl Delay {
 
 /// The learned state of one rail or device.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Estimate {
     rate_nominal: Rate,
     bytes_sum: u64,

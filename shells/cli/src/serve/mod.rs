@@ -32,7 +32,8 @@ pub(crate) const SEGMENT: &str = "mem";
 ///
 /// SIGINT, SIGTERM and the like end it: peers are told, begin nothing more with it and leave once what they have under way
 /// has ended, which is waited for as long as --drain says. A second signal ends it without that, a third one at once. SIGHUP
-/// reads the configuration again and takes what of it can change; SIGUSR1 says on standard error how it stands.
+/// reads the configuration again and takes what of it can change; SIGUSR1 says on standard error how it stands, and writes
+/// the last calls on core to a file, if `recording/ring_mb` keeps them.
 ///
 /// The first line on standard output is `listening HOST:PORT name=NAME`, the second one with --metrics
 /// `metrics http://HOST:PORT/metrics`. The last one, `security …`, says whether there is a cluster key and what is in clear.
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
                 reload::reload(args, &engine, &mut said);
                 manager::ready(&status);
             }
-            Ok(Asked::Tell) => signals::tell(&engine.stats()),
+            Ok(Asked::Tell) => signals::tell(&engine),
             Ok(Asked::Drained(_)) => {}
             Err(_) => break Reason::Input,
         }

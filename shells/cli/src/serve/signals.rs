@@ -104,7 +104,7 @@ pub(super) fn drain(engine: &Engine, within: Duration, questions: &Questions) {
                 }
                 // Then nothing is drained any more.
                 Ok(Asked::End(_)) | Err(_) => engine.shutdown(),
-                Ok(Asked::Tell) => tell(&engine.stats()),
+                Ok(Asked::Tell) => tell(engine),
                 Ok(Asked::Reload) => log::warn!("SIGHUP: this target is ending"),
             }
         }
@@ -118,8 +118,20 @@ fn tell_at_end_of_stdin(tell: &Sender<Asked>) {
     let _ = tell.send(Asked::End(Reason::Input));
 }
 
-/// Says how the engine stands, on standard error.
-pub(super) fn tell(stats: &polyrail::Stats) {
+/// Says how the engine stands, on standard error, and writes the last calls on core to a file, if they are kept.
+pub(super) fn tell(engine: &Engine) {
     // Nobody is left to be told if that fails.
-    let _ = writeln!(io::stderr(), "{stats}");
+    let _ = writeln!(io::stderr(), "{}", engine.stats());
+    let _ = match engine.write_ring() {
+        None => Ok(()),
+        Some(Ok(file)) => writeln!(
+            io::stderr(),
+            "the last calls on core are in {}",
+            file.display()
+        ),
+        Some(Err(error)) => writeln!(
+            io::stderr(),
+            "the last calls on core cannot be written: {error}"
+        ),
+    };
 }

@@ -60,6 +60,11 @@ const ENGINE: &[Need] = &[
         text: "spray/diffusion_weight is 0",
     },
     Need {
+        paths: &["recording/folder"],
+        holds: |config| config.recording.ring_mb > 0,
+        text: "recording/ring_mb is 0",
+    },
+    Need {
         paths: &["spray/merge_requests"],
         holds: |config| some_is(config, |policy| policy != Policy::Documented),
         text: "every transport's policy is documented",

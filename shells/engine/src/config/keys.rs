@@ -512,6 +512,29 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "recording/ring_mb",
+        field: Field::Whole {
+            unit: "MiB",
+            least: 0,
+            most: 4_096,
+            get: |config| config.recording.ring_mb.into(),
+            set: |config, mb| config.recording.ring_mb = mb as u32,
+        },
+        meaning: "So much of the last calls on the workers' cores is kept in memory, and written to a file when a rail is paused for \
+                  a fault, a request ends as `Indeterminate` or `PeerLost`, or a peer is lost; by these once a minute at most. \
+                  [operations.md](operations.md) has more. 0: nothing is kept.",
+        source: OURS,
+    },
+    Key {
+        path: "recording/folder",
+        field: Field::Word {
+            get: |config| config.recording.folder.clone(),
+            set: |config, folder| config.recording.folder = folder,
+        },
+        meaning: "The folder of those files, made when the first one is written. The last 10 of an engine's name are kept.",
+        source: OURS,
+    },
+    Key {
         path: "limits/peers",
         field: Field::Whole {
             unit: "peers",
@@ -1119,6 +1142,11 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
         paths: ["path/mode", "rails_within"],
         holds: |config| config.rails_within.is_empty() || config.path.mode == IsolationMode::Off,
         text: "needs both ends to see the same rails from the start, so that none can come later: `rails` would be right",
+    },
+    Relation {
+        paths: ["recording/ring_mb", "recording/folder"],
+        holds: |config| config.recording.ring_mb == 0 || !config.recording.folder.is_empty(),
+        text: "needs recording/folder, which says where the files go",
     },
     Relation {
         paths: ["security/certificate", "security/key"],

@@ -41,8 +41,8 @@ pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
 pub use sections::{
     ControlConfig, DomainConfig, HealthConfig, HealthMode, IsolationMode, LimitsConfig, PathConfig,
-    Payload, SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig,
-    VerbsConfig,
+    Payload, RecordingConfig, SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig,
+    TransportConfig, VerbsConfig,
 };
 pub use sources::{Effective, Loaded, Sources};
 
@@ -108,6 +108,8 @@ pub struct Config {
     pub path: PathConfig,
     /// The memory that what no transport carries in one piece passes through.
     pub staging: StagingConfig,
+    /// The last calls on core, for when something goes wrong.
+    pub recording: RecordingConfig,
     /// How much of everything there can be.
     pub limits: LimitsConfig,
     /// How queue pairs are made and connected.
@@ -371,6 +373,7 @@ impl Default for Config {
             send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),
             staging: StagingConfig::default(),
+            recording: RecordingConfig::default(),
             limits: LimitsConfig::default(),
             verbs: VerbsConfig::default(),
             security: SecurityConfig::default(),

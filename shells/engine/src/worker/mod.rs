@@ -188,8 +188,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], sleeper: Sleeper) {
     let peer_silence = start.config.peer_silence;
     let fence_timeout = start.config.fence_timeout;
     let failover_attempts_max = start.config.failover_attempts_max;
-    let recorder = fabric.recorder().cloned();
-    let core = Recorded::new(core, start.config.worker, recorder);
+    let journal = fabric.journal().cloned();
+    let core = Recorded::new(core, start.config.worker, journal);
     let Start {
         peers,
         transports,

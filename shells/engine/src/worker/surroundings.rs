@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use polyrail_control::plane::Plane;
 use polyrail_core::rail::health::RailState;
-use polyrail_core::report::Report;
+use polyrail_core::report::{Report, Status};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, RailId, TransportId};
 use polyrail_core::work::Cause;
@@ -82,6 +82,8 @@ impl Surroundings<'_> {
                 let why = cause.to_string();
                 complain!(by self.lines; event = "rail_paused", rail = name.as_str(), why = why.as_str();
                     "rail {name} is paused: {cause}");
+                self.fabric
+                    .incident(|| format!("rail {name} is paused: {cause}"));
             }
             (RailState::Healthy, None) => {
                 let (local, remote) = name.split_once('>').unwrap_or((&name, "?"));
@@ -98,6 +100,11 @@ impl Surroundings<'_> {
 
     /// The words that the TENT failover document gives to a request that no transport is left for.
     pub(super) fn log_end(&self, last: Option<TransportId>, report: &Report) {
+        if let Status::Indeterminate | Status::PeerLost = report.status {
+            let status = report.status.name();
+            self.fabric
+                .incident(|| format!("a request has ended as {status}"));
+        }
         let last = last.map_or("?", |transport| self.transports.name(transport));
         match report.cause {
             Some(Cause::FailoverLimit) => complain!(

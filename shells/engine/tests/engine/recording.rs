@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use polyrail::{Config, Engine, Policy, RailId, Status};
+use polyrail::{Config, Engine, Policy, RailId, RecordingConfig, Request, Status};
 use polyrail_core::work::{Cause, Outcome};
 use polyrail_record::{Answer, Call, Reader, Recorder, Step};
 use polyrail_sim::replay::{Replay, replay};
@@ -257,4 +257,112 @@ fn a_changed_recording_is_different() {
         });
         assert!(dropped && !verdict(&file).equal, "without {name}");
     }
+}
+
+/// A pair whose initiator keeps its last calls in memory.
+fn pair_with_ring(folder: &Folder, policy: Policy, workers: usize) -> Pair {
+    let config = Config {
+        policy,
+        workers,
+        recording: RecordingConfig {
+            ring_mb: 1,
+            folder: folder.0.display().to_string(),
+        },
+        ..initiator_config()
+    };
+    Pair::with(BYTES, |faults| initiator_with(config, faults, None))
+}
+
+/// The files that a ring has left, the oldest first.
+fn files(folder: &Folder) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(&folder.0).into_iter().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Whatever a ring has left is whole and equal.
+fn replayed_ring(file: &Path) -> Replay {
+    let replayed = replay(&mut reader(file), None).unwrap();
+    assert!(replayed.complete, "{}", file.display());
+    assert!(replayed.equal, "{:#?}", replayed.difference);
+    replayed
+}
+
+/// Many small requests, until the first calls of the engine are not in the ring any more.
+fn until_the_beginning_is_lost(pair: &Pair) {
+    let small = |i: u64| pair.write(i * 8192, 4096);
+    let requests: Vec<Request> = (0..512).map(small).collect();
+    until("the ring has lost its beginning", || {
+        for _ in 0..4 {
+            completed(&pair.initiator.submit(&requests).unwrap());
+        }
+        let file = pair.initiator.write_ring().unwrap().unwrap();
+        let before = reader(&file).header().before;
+        std::fs::remove_file(file).unwrap();
+        before > 0
+    });
+}
+
+/// Seen to fail when the first free row of the attempts was not restored.
+#[test]
+fn a_fault_is_replayed_from_a_ring_that_has_lost_its_beginning() {
+    for policy in Policy::ALL {
+        for workers in [1, 3] {
+            let folder = Folder::new();
+            let pair = pair_with_ring(&folder, policy, workers);
+            until_the_beginning_is_lost(&pair);
+            assert_eq!(files(&folder), [PathBuf::new(); 0]);
+            cut_in_the_middle(&pair);
+            // In the middle of something, from the state of the segments.
+            pair.each_rail(|faults, rail| faults.slow(rail, Some(PACE_BYTES_PER_SEC)));
+            let batches: Vec<_> = (0..4).map(|_| pair.submit(pair.write_all())).collect();
+            let by_hand = pair.initiator.write_ring().unwrap().unwrap();
+            pair.each_rail(|faults, rail| faults.slow(rail, None));
+            batches.iter().for_each(completed);
+            pair.initiator.shutdown();
+
+            let story = replayed_ring(&by_hand).story;
+            assert!(story.before > 0 && story.calls > 100, "{story:?}");
+            let states: Vec<_> = story.changes.iter().map(|change| change.state).collect();
+            assert!(states.contains(&"healthy"), "{}: {states:?}", policy.name());
+            let names = pair.initiator.rails().into_iter().map(|rail| rail.name);
+            assert!(names.eq(story.rails.into_iter().map(|rail| rail.rail)));
+            // The cut has left one by itself, and only one.
+            let by_itself: Vec<_> = files(&folder)
+                .into_iter()
+                .filter(|file| *file != by_hand)
+                .collect();
+            assert_eq!(by_itself.len(), 1, "{by_itself:?}");
+            let story = replayed_ring(&by_itself[0]).story;
+            assert!(story.before > 0 && !story.changes.is_empty(), "{story:?}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_has_its_beginning_has_all_and_only_so_many_files_stay() {
+    let folder = Folder::new();
+    let pair = pair_with_ring(&folder, Policy::Spray, 1);
+    pair.warm_up();
+    let first = pair.initiator.write_ring().unwrap().unwrap();
+    let story = replayed_ring(&first).story;
+    assert_eq!((story.before, story.from_ns > 0), (0, true));
+    assert_eq!(
+        story.rails.iter().map(|rail| rail.done_bytes).sum::<u64>(),
+        pair.moved_bytes()
+    );
+    let more: Vec<_> = (0..10)
+        .map(|_| pair.initiator.write_ring().unwrap().unwrap())
+        .collect();
+    assert_eq!(files(&folder), more);
+    assert!(!first.exists());
+}
+
+#[test]
+fn who_keeps_no_ring_writes_none_and_a_ring_needs_a_folder() {
+    let pair = Pair::new(MIB);
+    assert!(pair.initiator.write_ring().is_none());
+    let error = Config::from_json(r#"{ "recording": { "ring_mb": 1 } }"#).unwrap_err();
+    assert!(error.to_string().contains("recording/folder"), "{error}");
 }
