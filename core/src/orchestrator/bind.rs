@@ -767,6 +767,9 @@ impl<P: Chooser> Orchestrator<'_, P> {
             }
             return Bound::Wait;
         };
+        if next.again {
+            self.shared.count_again(candidate.rail);
+        }
         if let Some(lead) = lead {
             self.led(way, &lead, candidate.rail, length);
         }

@@ -45,6 +45,8 @@ pub struct Rail {
     pub(super) ends: AtomicU32,
     /// The rail that it stands in for; [`NIL`]: it is no spare.
     pub(super) stands_in_for: AtomicU32,
+    /// Slices that were sent over it after they had been sent before.
+    pub(super) sent_again: AtomicU32,
     pub(super) health: RailHealth,
     pub(super) speed: Speed,
 }
@@ -64,6 +66,7 @@ impl Rail {
         window_cap: AtomicU32::new(NO_CAP),
         ends: AtomicU32::new(NIL),
         stands_in_for: AtomicU32::new(NIL),
+        sent_again: AtomicU32::new(0),
         health: RailHealth::new(),
         speed: Speed::EMPTY,
     };
@@ -268,6 +271,8 @@ pub struct RailView {
     pub done_bytes: u64,
     /// Bytes in flight.
     pub inflight_bytes: u64,
+    /// Slices that were sent over it after they had been sent before, over this or another rail, since it was installed. Wraps.
+    pub sent_again: u32,
     /// Learned rate.
     pub rate: Rate,
 }

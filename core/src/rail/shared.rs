@@ -132,6 +132,7 @@ impl<'a> Shared<'a> {
             counter.store(0, Relaxed);
         }
         row.window_cap.store(NO_CAP, Relaxed);
+        row.sent_again.store(0, Relaxed);
         row.health.reset();
         let ends = u32::from(config.peer.0) << 16 | u32::from(config.device.0);
         row.ends.store(ends, Release);
@@ -183,8 +184,16 @@ impl<'a> Shared<'a> {
             state: row.health.state(),
             done_bytes: row.done_bytes.load(Relaxed),
             inflight_bytes: row.inflight_bytes.load(Relaxed),
+            sent_again: row.sent_again.load(Relaxed),
             rate: row.speed.rate(),
         })
+    }
+
+    /// A slice goes over a rail that has been sent before.
+    pub(crate) fn count_again(&self, rail: RailId) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.sent_again.fetch_add(1, Relaxed);
+        }
     }
 
     /// Whom a rail reaches.

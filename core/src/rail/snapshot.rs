@@ -43,7 +43,7 @@ impl<const LONG: usize, const SHORT: usize> Cells<'_, LONG, SHORT> {
 
 // Without `..`: a new field is here, or this does not compile.
 impl Rail {
-    fn cells(&self) -> Cells<'_, 8, 10> {
+    fn cells(&self) -> Cells<'_, 8, 11> {
         let Self {
             inflight_bytes,
             used_at,
@@ -53,6 +53,7 @@ impl Rail {
             window_cap,
             ends,
             stands_in_for,
+            sent_again,
             health: RailHealth { word, probe_at },
             speed:
                 Speed {
@@ -82,6 +83,7 @@ impl Rail {
                 window_cap,
                 ends,
                 stands_in_for,
+                sent_again,
                 delay_base,
                 delay_mean,
                 window_bytes,

@@ -1,8 +1,10 @@
 //! The engine as a program holds it.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use polyrail_control::security::{ClusterKey, Fingerprint};
 use polyrail_core::orchestrator::LaneLoad;
@@ -31,7 +33,7 @@ use crate::plans::Plans;
 use crate::segments::Segments;
 use crate::sessions::Sessions;
 use crate::staging::Staging;
-use crate::stats::{FenceStats, LimitUse, Stats, UnsettledStats};
+use crate::stats::{self, FenceStats, LimitUse, Stats, UnsettledStats};
 use crate::task::Tasks;
 use crate::transports::{Catalog, TransportStatus};
 use crate::watch::Watch;
@@ -115,6 +117,16 @@ pub struct RailStatus {
     pub inflight_bytes: u64,
     /// How fast it is taken to be, learned from what went over it, in bytes per second.
     pub bytes_per_sec: u64,
+    /// Slices that went over it after they had been sent before, over this or another rail.
+    pub sent_again: u64,
+    /// How long it has been in its state.
+    #[serde(serialize_with = "stats::seconds")]
+    pub state_for: Duration,
+    /// How long it has been in each state, with this time; of states that it was never in nothing.
+    #[serde(serialize_with = "stats::all_seconds")]
+    pub in_states: BTreeMap<&'static str, Duration>,
+    /// How often it was paused, by cause.
+    pub pauses: BTreeMap<&'static str, u64>,
 }
 
 fn rail_state<S: Serializer>(state: &RailState, to: S) -> Result<S::Ok, S::Error> {
@@ -171,7 +183,9 @@ impl Engine {
         let shared = self.inner.fabric.shared();
         let peers = lock(&self.inner.sessions.peers);
         let status = |(number, name): (usize, &String)| {
-            let view = shared.view(RailId(number as u16))?;
+            let rail = RailId(number as u16);
+            let view = shared.view(rail)?;
+            let history = self.inner.fabric.times.of(rail);
             Some(RailStatus {
                 name: name.clone(),
                 is_spare: view.is_spare,
@@ -179,6 +193,10 @@ impl Engine {
                 bytes: view.done_bytes,
                 inflight_bytes: view.inflight_bytes,
                 bytes_per_sec: view.rate.bytes_per_sec(),
+                sent_again: view.sent_again.into(),
+                state_for: history.state_for,
+                in_states: history.in_states,
+                pauses: history.pauses,
             })
         };
         peers
@@ -232,6 +250,8 @@ impl Engine {
             limits,
             sessions: inner.guests.list(),
             transports: self.transports(),
+            slots: inner.staging.slots(),
+            hint: inner.workers.hints.as_ref().and_then(|hints| hints.stats()),
         }
     }
 

@@ -9,6 +9,7 @@ use polyrail_core::units::{DeviceId, RailId};
 use polyrail_record::{Cut, Install, Journal, Ring};
 
 use crate::neighbours::Neighbours;
+use crate::stats::RailTimes;
 
 /// Local devices that one engine can have.
 pub(crate) const DEVICES_MAX: usize = 64;
@@ -26,6 +27,8 @@ pub(crate) struct Fabric {
     journal: Option<Journal>,
     /// Other processes of this host, if load is shared with them.
     neighbours: Option<Neighbours>,
+    /// How rails have stood.
+    pub(crate) times: RailTimes,
 }
 
 impl Fabric {
@@ -47,6 +50,7 @@ impl Fabric {
             slice_bytes,
             journal,
             neighbours,
+            times: RailTimes::default(),
         }
     }
 
@@ -131,11 +135,13 @@ impl Fabric {
 
     /// Puts a rail into its row.
     pub(crate) fn install_rail(&self, rail: RailId, config: RailConfig, name: &str) {
+        self.times.begin(rail);
         self.install(Install::Rail(rail, config, name.into()));
     }
 
     /// Puts a spare into its row, for a rail that is in its own.
     pub(crate) fn install_spare(&self, rail: RailId, of: RailId, config: RailConfig, name: &str) {
+        self.times.begin(rail);
         self.install(Install::Spare(rail, of, config, name.into()));
     }
 

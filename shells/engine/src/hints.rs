@@ -13,6 +13,7 @@ use polyrail_shared::{host_now, own_process};
 
 use crate::config::{IsolationMode, PathConfig, core_duration};
 use crate::lock::lock;
+use crate::stats::HintStats;
 
 /// How often a worker reads them.
 pub(crate) const READ_INTERVAL: Duration = Duration::from_millis(10);
@@ -73,6 +74,19 @@ impl Hints {
         }
         readers.retain(|peer, _| said.iter().any(|(named, _)| named == peer));
         said
+    }
+
+    /// The agent that was heard last, if there is one.
+    pub(crate) fn stats(&self) -> Option<HintStats> {
+        let (now, readers) = (host_now(), lock(&self.readers));
+        let agents = readers
+            .values()
+            .filter_map(|row| row.reader.as_ref()?.agent(now));
+        let (generation, age) = agents.min_by_key(|(_, age)| *age)?;
+        Some(HintStats {
+            generation,
+            age: age.into(),
+        })
     }
 
     fn read_one(&self, now: Instant, row: &mut Reader) -> Option<Shares> {

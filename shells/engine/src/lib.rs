@@ -201,7 +201,7 @@ pub use security::keygen;
 pub use segments::SegmentId;
 pub use start::Hooks;
 pub use stats::{
-    Backlog, DeviceTraffic, FailoverCount, FenceStats, LaneStatus, Latencies, LimitUse, Pressure,
-    RequestStats, Stats, UnsettledStats, WorkerLoad,
+    Backlog, DeviceTraffic, FailoverCount, FenceStats, HintStats, LaneStatus, Latencies, LimitUse,
+    Pressure, RequestStats, SlotStats, Stats, UnsettledStats, WorkerLoad,
 };
 pub use transports::{Plugin, TransportStatus};

@@ -347,7 +347,8 @@ impl Shell {
             }
         }
         let posts = self.posts.clone();
-        Ok(Workers::new(posts, threads, failovers, &config.send_queue))
+        let send_queue = &config.send_queue;
+        Ok(Workers::new(posts, threads, failovers, send_queue, hints))
     }
 }
 

@@ -10,6 +10,7 @@ use polyrail_transport::clock::Clock;
 use crate::afterwards::Afterwards;
 use crate::config::SendQueueConfig;
 use crate::ending::is_called;
+use crate::hints::Hints;
 use crate::lock::lock;
 use crate::post::{Command, Post, Submission};
 use crate::request::Terms;
@@ -29,6 +30,8 @@ pub(crate) struct Workers {
     patience: Duration,
     /// What they have counted.
     pub(crate) failovers: Arc<Failovers>,
+    /// What an agent says, if one is asked.
+    pub(crate) hints: Option<Arc<Hints>>,
 }
 
 impl Workers {
@@ -37,6 +40,7 @@ impl Workers {
         threads: Vec<Thread>,
         failovers: Arc<Failovers>,
         config: &SendQueueConfig,
+        hints: Option<Arc<Hints>>,
     ) -> Self {
         let patience = match config.admission {
             true => config.admission_timeout,
@@ -48,6 +52,7 @@ impl Workers {
             next: AtomicUsize::new(0),
             patience,
             failovers,
+            hints,
         }
     }
 

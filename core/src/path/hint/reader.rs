@@ -92,6 +92,12 @@ impl<W: Deref<Target = [AtomicU64]>> HintReader<W> {
         })
     }
 
+    /// Which agent it is, and how long ago it was heard of: for people.
+    pub fn agent(&self, now: Instant) -> Option<(u64, Duration)> {
+        let heartbeat = Header::of(&self.words)?.heartbeat().load(Relaxed);
+        Some((self.generation, now.since(Instant::from_nanos(heartbeat))))
+    }
+
     /// What the connection's bytes should be, if an agent that lives has said so; else the built-in policy holds.
     /// `now` is of the host's monotonic clock, which the agent reads too.
     pub fn read(&self, now: Instant) -> Option<Shares> {

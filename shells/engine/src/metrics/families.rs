@@ -339,6 +339,33 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "rail_state_seconds_total",
+        kind: Kind::Counter,
+        unit: "seconds",
+        labels: &["rail", "state"],
+        help: "How long a rail has been in each state since it was made",
+        rows: |stats, rows| {
+            let seconds = |time: Duration| Value::Seconds(time.as_secs_f64());
+            by_rail_and(stats, rows, "state", |rail| &rail.in_states, seconds);
+        },
+    },
+    Family {
+        name: "rail_pauses_total",
+        kind: Kind::Counter,
+        unit: "",
+        labels: &["rail", "cause"],
+        help: "How often a rail was paused for a fault, by cause. An error whose look was good counts too",
+        rows: |stats, rows| by_rail_and(stats, rows, "cause", |rail| &rail.pauses, Value::Count),
+    },
+    Family {
+        name: "rail_sent_again_total",
+        kind: Kind::Counter,
+        unit: "",
+        labels: &["rail"],
+        help: "Slices that went over a rail after they had been sent before, over this or another one",
+        rows: |stats, rows| by_rail(stats, rows, |rail| rail.sent_again, Rows::count),
+    },
+    Family {
         name: "device_bytes_total",
         kind: Kind::Counter,
         unit: "bytes",
@@ -482,6 +509,54 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "staging_slots",
+        kind: Kind::Gauge,
+        unit: "",
+        labels: &["direction", "state"],
+        help: "Slots for what is staged: `used` by a chunk, `free`, or `quarantined`, because something may still touch them; \
+               none before something is staged",
+        rows: |stats, rows| {
+            for slots in &stats.slots {
+                let states = [
+                    ("used", slots.used),
+                    ("free", slots.free),
+                    ("quarantined", slots.quarantined),
+                ];
+                for (state, count) in states {
+                    let labels = vec![
+                        ("direction", slots.direction.into()),
+                        ("state", state.into()),
+                    ];
+                    rows.now(labels, count);
+                }
+            }
+        },
+    },
+    Family {
+        name: "hint_age_seconds",
+        kind: Kind::Gauge,
+        unit: "seconds",
+        labels: &[],
+        help: "How long ago the agent of `path/hint_file` was last heard of, if one was",
+        rows: |stats, rows| {
+            if let Some(hint) = &stats.hint {
+                rows.put(vec![], Value::Now(hint.age.as_secs_f64()));
+            }
+        },
+    },
+    Family {
+        name: "hint_generation",
+        kind: Kind::Gauge,
+        unit: "",
+        labels: &[],
+        help: "How often an agent has begun the record of `path/hint_file`: another number is an agent that was started since",
+        rows: |stats, rows| {
+            if let Some(hint) = &stats.hint {
+                rows.now(vec![], hint.generation);
+            }
+        },
+    },
+    Family {
         name: "limit_used",
         kind: Kind::Gauge,
         unit: "",
@@ -514,22 +589,42 @@ fn by_rail(
     number: impl Fn(&crate::RailStatus) -> u64,
     put: impl Fn(&mut Rows, Labels<'_>, u64),
 ) {
-    // A rail that was made once more, for a peer that came back, has its name.
-    let mut named: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut others = None;
+    for (name, rails) in named(stats) {
+        let sum = rails.iter().map(|rail| number(rail)).sum();
+        put(rows, vec![("rail", name.into())], sum);
+    }
+}
+
+/// The rails of each row. A rail that was made once more, for a peer that came back, has its name.
+fn named(stats: &Stats) -> Vec<(&str, Vec<&crate::RailStatus>)> {
+    let mut named: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    let mut others = Vec::new();
     for rail in counted(stats) {
-        let has_row = named.contains_key(&*rail.name) || named.len() < RAILS_MAX;
-        let sum = match has_row {
-            true => named.entry(&rail.name).or_default(),
-            false => others.get_or_insert(0),
-        };
-        *sum += number(rail);
+        match named.contains_key(&*rail.name) || named.len() < RAILS_MAX {
+            true => named.entry(&rail.name).or_default().push(rail),
+            false => others.push(rail),
+        }
     }
-    for (name, number) in named {
-        put(rows, vec![("rail", name.into())], number);
-    }
-    if let Some(others) = others {
-        put(rows, vec![("rail", OTHER.into())], others);
+    let others = (!others.is_empty()).then_some((OTHER, others));
+    named.into_iter().chain(others).collect()
+}
+
+/// A row for each rail and each of what there are several of it.
+fn by_rail_and<T: std::ops::AddAssign + Default + Copy>(
+    stats: &Stats,
+    rows: &mut Rows,
+    label: &'static str,
+    numbers: impl Fn(&crate::RailStatus) -> &BTreeMap<&'static str, T>,
+    value: impl Fn(T) -> Value,
+) {
+    for (name, rails) in named(stats) {
+        let mut sums: BTreeMap<&str, T> = BTreeMap::new();
+        for (of, number) in rails.iter().flat_map(|rail| numbers(rail)) {
+            *sums.entry(of).or_default() += *number;
+        }
+        for (of, sum) in sums {
+            rows.put(vec![("rail", name.into()), (label, of.into())], value(sum));
+        }
     }
 }
 

@@ -38,6 +38,7 @@ use crate::engine::{Engine, Inner};
 use crate::lock::lock;
 use crate::post::{Command, Post, Pulse, THREAD};
 use crate::segments::SegmentId;
+use crate::stats::SlotStats;
 use crate::thread::Thread;
 
 /// The slots for what comes in, and for what goes out.
@@ -74,6 +75,7 @@ pub(crate) struct Stager {
     thread: Mutex<Option<Thread>>,
     /// It is in the program's code.
     tells: Arc<AtomicBool>,
+    slots: Arc<Mutex<Vec<SlotStats>>>,
 }
 
 /// The way to the thread for those that come before it: there may be none yet.
@@ -101,6 +103,12 @@ impl Staging {
         if let Some(stager) = self.cell.get() {
             stager.stop(until, longest);
         }
+    }
+
+    /// How slots stand; none as long as nothing was staged.
+    pub(crate) fn slots(&self) -> Vec<SlotStats> {
+        let stager = self.cell.get();
+        stager.map_or_else(Vec::new, |stager| lock(&stager.slots).clone())
     }
 
     /// The post box of the thread, if there is one.
@@ -186,13 +194,14 @@ impl Stager {
             engine.add_pool(OUT, Direction::Out)?,
         ];
         let work = Work::new(engine.downgrade(), post.clone(), words.clone(), inner);
-        let tells = work.tells.clone();
+        let (tells, slots) = (work.tells.clone(), work.slots.clone());
         let thread = Thread::start("polyrail-stage".into(), move || work.run(&pools))?;
         Ok(Self {
             post,
             words,
             thread: Mutex::new(Some(thread)),
             tells,
+            slots,
         })
     }
 

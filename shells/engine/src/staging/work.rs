@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use polyrail_control::plane::{Party, Plane};
 use polyrail_core::orchestrator::Proof;
@@ -22,10 +22,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::hops::Hops;
 use super::parties::Parties;
 use super::requests::{Intake, Missing, Requests, UNPROVEN, rows_of};
-use super::{Word, Words, alive};
+use super::{IN, OUT, Word, Words, alive};
 use crate::engine::{Engine, Inner};
 use crate::intake::End;
+use crate::lock::lock;
 use crate::post::{Command, Post};
+use crate::stats::SlotStats;
 
 /// Chunks on their way to one peer, at most. The same number in every engine: a peer may have as many here.
 pub(super) const CHUNKS: usize = 32;
@@ -49,6 +51,8 @@ pub(super) struct Work {
     config: StagedConfig,
     /// It is in the program's code.
     pub(super) tells: Arc<AtomicBool>,
+    /// How slots stand.
+    pub(super) slots: Arc<Mutex<Vec<SlotStats>>>,
 }
 
 impl Work {
@@ -71,6 +75,7 @@ impl Work {
             until_clear: Vec::new(),
             ending_at: None,
             tells: Arc::default(),
+            slots: Arc::default(),
             config: StagedConfig {
                 // One of many never has all, be it that it never gives them back.
                 party_slots_max: (inner.config.staging.slots / 2).max(1),
@@ -110,6 +115,7 @@ impl Work {
                 return;
             };
             self.round(&mut core, &engine, now);
+            self.show(&core);
             if let Some(at) = self.ending_at
                 && (self.post.is_idle() || now >= at)
             {
@@ -118,6 +124,20 @@ impl Work {
             drop(engine);
             self.sleep(core.poll_timeout());
         }
+    }
+
+    /// Shows how slots stand, for who asks.
+    fn show(&self, core: &Staged<'_>) {
+        let pools = [("in", IN), ("out", OUT)].into_iter();
+        let pools = pools.filter_map(|(direction, pool)| Some((direction, core.pool(pool)?)));
+        let mut slots = lock(&self.slots);
+        slots.clear();
+        slots.extend(pools.map(|(direction, view)| SlotStats {
+            direction,
+            used: view.used,
+            free: view.free,
+            quarantined: view.quarantined,
+        }));
     }
 
     fn sleep(&self, until: Option<Instant>) {

@@ -3,6 +3,7 @@
 //! Source: MORI-IO SQ flow control rework (ROCm/mori#305), phases 1A and 3, for what is counted and the three situations
 //! that it tells apart.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -95,8 +96,15 @@ impl fmt::Display for Backlog {
     }
 }
 
-fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(time.as_secs_f64())
+}
+
+pub(crate) fn all_seconds<S: Serializer>(
+    times: &BTreeMap<&'static str, Duration>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    to.collect_map(times.iter().map(|(of, time)| (of, time.as_secs_f64())))
 }
 
 pub(super) fn maybe_seconds<S: Serializer>(

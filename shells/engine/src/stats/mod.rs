@@ -2,6 +2,7 @@
 
 mod load;
 mod proof;
+mod rails;
 mod requests;
 
 use std::fmt;
@@ -16,10 +17,12 @@ use crate::transports::TransportStatus;
 
 pub use proof::{FenceStats, UnsettledStats};
 pub(crate) use proof::{Fences, Unsettled};
+pub(crate) use rails::RailTimes;
 pub(crate) use requests::{End, Over, Requests};
 pub use requests::{Latencies, RequestStats};
 
 pub use load::{Backlog, LaneStatus, Pressure, WorkerLoad};
+pub(crate) use load::{all_seconds, seconds};
 
 /// Transports that are told apart in the counters: more than an engine has.
 const TRANSPORTS_MAX: usize = 16;
@@ -56,6 +59,33 @@ pub struct Stats {
     pub sessions: Vec<SessionStatus>,
     /// Its transports: see [`crate::Engine::transports`].
     pub transports: Vec<TransportStatus>,
+    /// Slots for what is staged, of what comes in and of what goes out; none before something is.
+    pub slots: Vec<SlotStats>,
+    /// The agent that says how classes of rails are shared (`path/mode` `advanced`), if one was heard.
+    pub hint: Option<HintStats>,
+}
+
+/// How slots of one direction stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SlotStats {
+    /// `in` or `out`.
+    pub direction: &'static str,
+    /// Slots that a chunk has.
+    pub used: u32,
+    /// Slots that nobody has.
+    pub free: u32,
+    /// Slots that are not used again, because something may still touch them.
+    pub quarantined: u32,
+}
+
+/// What is known of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct HintStats {
+    /// How often an agent has begun its record: another number is another agent, or the same started anew.
+    pub generation: u64,
+    /// How long ago it was last heard of.
+    #[serde(serialize_with = "seconds")]
+    pub age: std::time::Duration,
 }
 
 /// How much is used of what there can only be so much of.

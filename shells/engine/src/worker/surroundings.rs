@@ -75,6 +75,7 @@ impl Surroundings<'_> {
         cause: Option<Cause>,
         expired: bool,
     ) {
+        self.fabric.times.changed(rail, state, cause);
         // Without the lock: the program's logger may ask for it.
         let name = lock(&self.peers).rail_name(rail).to_owned();
         match (state, cause) {

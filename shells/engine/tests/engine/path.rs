@@ -207,6 +207,7 @@ fn an_agent_steers_while_it_lives() {
         agent.set_all(Some(Shares::pair(share as u32)));
         until_moved("a share", Some(share));
     }
+    let first = joined.initiator.stats().hint.expect("it is heard");
     let lease = agent.leases().next().expect("the engine has a slot");
     let ends = lease.details.expect("and says whose").1;
     assert_eq!((ends.own, ends.peer), (NEAR[0].into(), NEAR[0].into()));
@@ -216,9 +217,15 @@ fn an_agent_steers_while_it_lives() {
     until_moved("said again", Some(0));
     drop(agent);
     until_moved("the agent has ended", None);
+    assert_eq!(joined.initiator.stats().hint, None);
     let mut agent = self::agent(&file);
     agent.set_all(Some(Shares::pair(256)));
     until_moved("another agent", Some(256));
+    let second = joined.initiator.stats().hint.expect("it is heard");
+    for hint in [first, second] {
+        assert!(hint.generation > 0, "{hint:?}");
+        assert!(hint.age < Duration::from_secs(60), "{hint:?}");
+    }
 }
 
 /// An engine that an agent steers with its defaults, and the agent, which is heard.

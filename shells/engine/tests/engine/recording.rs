@@ -312,7 +312,7 @@ fn a_fault_is_replayed_from_a_ring_that_has_lost_its_beginning() {
             let folder = Folder::new();
             let pair = pair_with_ring(&folder, policy, workers);
             until_the_beginning_is_lost(&pair);
-            assert_eq!(files(&folder), [PathBuf::new(); 0]);
+            assert!(files(&folder).is_empty());
             cut_in_the_middle(&pair);
             // In the middle of something, from the state of the segments.
             pair.each_rail(|faults, rail| faults.slow(rail, Some(PACE_BYTES_PER_SEC)));

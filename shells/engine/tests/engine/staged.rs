@@ -161,6 +161,15 @@ fn slots_may_be_of_any_number_and_size_at_either_end() {
         let sent = far.fill(seed + 100);
         completed(&stage.submit(request(Op::Read, &near, &far)));
         assert!(near.bytes() == sent, "{there:?} to {here:?}");
+        until("no slot is in use any more", || {
+            let slots = stage.initiator.stats().slots;
+            assert!(
+                slots
+                    .iter()
+                    .all(|row| row.used + row.free + row.quarantined == here.slots)
+            );
+            slots.len() == 2 && slots.iter().all(|row| row.free == here.slots)
+        });
     }
 }
 

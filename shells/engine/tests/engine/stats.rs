@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail::{Backlog, LaneState, LaneStatus, Pressure, Request, SubmitError, Terms, WaitError};
+use polyrail::{
+    Backlog, LaneState, LaneStatus, Pressure, RailId, RailState, RailStatus, Request, SubmitError,
+    Terms, WaitError,
+};
 
 use crate::fixture::*;
 use crate::notes::{listen, logged, logged_with};
@@ -151,4 +154,56 @@ fn a_program_may_ask_while_it_is_told_of_an_end() {
     });
     let lanes = told.recv_timeout(PATIENCE).unwrap();
     assert!(lanes >= RAILS, "{lanes}");
+}
+
+/// How long a rail has carried nothing.
+fn out(rail: &RailStatus) -> Duration {
+    let states = rail.in_states.iter();
+    let out = states.filter(|(state, _)| **state != "healthy");
+    out.map(|(_, time)| *time).sum()
+}
+
+#[test]
+fn a_rail_says_how_long_it_was_out_what_for_and_what_was_sent_again() {
+    let pair = Pair::new(8 * MIB);
+    pair.warm_up();
+    until("the rail is in use", || {
+        completed(&pair.submit(pair.write_all()));
+        pair.rail_bytes(1) > 0
+    });
+    pair.each_rail(|faults, rail| faults.slow(rail, Some(10_000_000)));
+    let before = pair.moved_bytes();
+    let batch = pair.submit(pair.write_all());
+    until("some has moved", || pair.moved_bytes() > before + 500_000);
+    pair.faults.cut(RailId(1));
+    let rail = |number: usize| pair.initiator.rails()[number].clone();
+    until("it is out", || rail(1).state != RailState::Healthy);
+    until("it is out for a while", || {
+        let rail = rail(1);
+        rail.state != RailState::Healthy && out(&rail) > Duration::from_millis(40)
+    });
+    pair.faults.restore(RailId(1));
+    pair.each_rail(|faults, rail| faults.slow(rail, None));
+    completed(&batch);
+    pair.until_used(1, pair.write_all());
+    until("it is back", || rail(1).state == RailState::Healthy);
+
+    let (cut, whole) = (rail(1), rail(0));
+    assert!(out(&cut) >= Duration::from_millis(40), "{cut:?}");
+    assert!(cut.state_for < cut.in_states["healthy"], "{cut:?}");
+    assert!(cut.pauses.values().sum::<u64>() >= 1, "{cut:?}");
+    let again = |rail: &RailStatus| rail.sent_again;
+    let all: u64 = pair.initiator.rails().iter().map(again).sum();
+    assert!(all > 0, "what was on its way there went again: {cut:?}");
+    let text = pair.initiator.metrics();
+    for row in [
+        format!(
+            "polyrail_rail_state_seconds_total{{rail=\"{}\",state=\"healthy\"}}",
+            whole.name
+        ),
+        format!("polyrail_rail_pauses_total{{rail=\"{}\",cause=\"", cut.name),
+        format!("polyrail_rail_sent_again_total{{rail=\"{}\"}}", whole.name),
+    ] {
+        assert!(text.contains(&row), "{row} is not in {text}");
+    }
 }
