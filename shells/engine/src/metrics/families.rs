@@ -58,6 +58,9 @@ polyrail serve --memory 1GiB --metrics 127.0.0.1:9090
 polyrail top 127.0.0.1:9090
 ```
 
+`shells/cli/grafana.json` is a dashboard for Grafana, and `shells/cli/alerts.json` are rules for Prometheus (JSON is
+YAML): `rule_files: [alerts.json]`. What to do about what they say: [failures.md](failures.md).
+
 Deadlines that were missed, requests that were cancelled and those that nobody can tell the end of are outcomes of
 `polyrail_requests_total`: `DeadlineExceeded`, `Cancelled`, `Indeterminate`. What is indeterminate is settled once
 there is proof; `polyrail_unsettled_requests` is what is not.

@@ -148,7 +148,7 @@ fn snapshot(engine: &Engine) -> String {
 mod tests {
     use super::*;
 
-    use super::families::FAMILIES;
+    use super::families::{FAMILIES, Kind};
 
     use std::collections::BTreeSet;
     use std::io::{Read, Write};
@@ -284,5 +284,115 @@ mod tests {
             error.to_string().contains(&first.at().to_string()),
             "{error}"
         );
+    }
+
+    /// Each metric that a query names, with the labels that it asks for there. Other words of a query are not looked at.
+    fn asked(query: &str) -> Vec<(String, Vec<String>)> {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut asked = Vec::new();
+        let mut rest = query;
+        while let Some(at) = rest.find("polyrail_") {
+            rest = &rest[at..];
+            let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+            let name = rest[..end].to_owned();
+            rest = &rest[end..];
+            let inside = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            let matchers = inside.map_or("", |(inside, _)| inside).split("\",");
+            let labels = matchers.filter_map(|one| one.split(['=', '!']).next());
+            let labels = labels.filter(|label| !label.is_empty());
+            asked.push((name, labels.map(str::to_owned).collect()));
+        }
+        asked
+    }
+
+    /// The labels of a metric that is in the text; `None`: there is no such metric.
+    fn labels_of(name: &str) -> Option<&'static [&'static str]> {
+        let name = name.strip_prefix("polyrail_")?;
+        let family = FAMILIES.iter().find(|family| match family.kind {
+            Kind::Histogram => ["_bucket", "_sum", "_count"]
+                .iter()
+                .any(|end| name.strip_suffix(end) == Some(family.name)),
+            Kind::Counter | Kind::Gauge => name == family.name,
+        });
+        family.map(|family| family.labels)
+    }
+
+    /// Whether all that a query asks for is there; what is not.
+    fn wrong(query: &str) -> Option<String> {
+        let mut by = Vec::new();
+        for after in query.split(" by (").skip(1) {
+            let (list, _) = after.split_once(')').expect("a list that ends");
+            by.extend(list.split(',').map(str::trim));
+        }
+        let asked = asked(query);
+        let mut known = vec!["instance", "le"];
+        for (name, labels) in &asked {
+            let Some(own) = labels_of(name) else {
+                return Some(format!("there is no {name}"));
+            };
+            let is_known = |label: &&String| own.contains(&label.as_str()) || *label == "instance";
+            if let Some(label) = labels.iter().find(|label| !is_known(label)) {
+                return Some(format!("{name} has no label {label}"));
+            }
+            known.extend(own);
+        }
+        let strange = by.into_iter().find(|label| !known.contains(label));
+        match strange {
+            Some(label) => Some(format!("nothing there has a label {label}")),
+            None => asked.is_empty().then(|| "it asks for nothing".to_owned()),
+        }
+    }
+
+    /// Words in `{{ }}` that are labels, in what people read.
+    fn shown(text: &str) -> Vec<&str> {
+        let parts = text.split("{{").skip(1);
+        let words = parts.filter_map(|part| part.split("}}").next());
+        words
+            .map(|word| word.trim().trim_start_matches("$labels."))
+            .collect()
+    }
+
+    #[test]
+    fn the_dashboard_and_the_alerts_ask_for_what_there_is() {
+        let dashboard: serde_json::Value =
+            serde_json::from_str(include_str!("../../../cli/grafana.json")).unwrap();
+        let alerts: serde_json::Value =
+            serde_json::from_str(include_str!("../../../cli/alerts.json")).unwrap();
+        let mut queries = Vec::new();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                queries.push((&panel["title"], &target["expr"], &target["legendFormat"]));
+            }
+        }
+        for rule in alerts["groups"][0]["rules"].as_array().unwrap() {
+            queries.push((
+                &rule["alert"],
+                &rule["expr"],
+                &rule["annotations"]["summary"],
+            ));
+        }
+        assert!(queries.len() > 20, "{}", queries.len());
+        for (of, query, text) in queries {
+            let (query, text) = (query.as_str().unwrap(), text.as_str().unwrap());
+            assert_eq!(wrong(query), None, "{of}: {query}");
+            let asked = asked(query);
+            let own = asked.iter().filter_map(|(name, _)| labels_of(name));
+            let own: Vec<_> = own.flatten().copied().chain(["instance"]).collect();
+            let strange = shown(text).into_iter().find(|label| !own.contains(label));
+            assert_eq!(strange, None, "{of}: {text}");
+        }
+        // What it is to find.
+        for (query, text) in [
+            ("rate(polyrail_rail_byte_total[5m])", "there is no"),
+            ("polyrail_rails{rail=\"a\"}", "no label rail"),
+            ("sum by (peer) (polyrail_rails)", "a label peer"),
+            ("polyrail_request_duration_seconds", "there is no"),
+            ("up", "asks for nothing"),
+        ] {
+            assert!(
+                wrong(query).is_some_and(|wrong| wrong.contains(text)),
+                "{query}"
+            );
+        }
     }
 }
