@@ -31,11 +31,11 @@ impl Sharing for TwoChoices<'_> {}
 impl Chooser for TwoChoices<'_> {
     fn choose(&mut self, _: TransportId, rails: &[Candidate], _length: u32) -> Option<usize> {
         let places = 0..rails.len();
-        let roomy: Vec<usize> = places.filter(|place| rails[*place].has_room).collect();
-        if roomy.is_empty() {
+        let free: Vec<usize> = places.filter(|place| rails[*place].has_room).collect();
+        if free.is_empty() {
             return None;
         }
-        let two = [0, 1].map(|_| roomy[self.draw(roomy.len())]);
+        let two = [0, 1].map(|_| free[self.draw(free.len())]);
         let view = |place: usize| self.shared.view(rails[place].rail);
         let inflight = |place: &usize| view(*place).map(|view| view.inflight_bytes);
         two.into_iter().min_by_key(inflight)

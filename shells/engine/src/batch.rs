@@ -117,6 +117,8 @@ impl Batch {
     }
 
     /// The same as [`Self::wait_released`] for tasks, for as long as it takes.
+    ///
+    /// Example: [guide](crate::guide#tasks).
     pub fn released(&self) -> Released {
         Released {
             batch: self.clone(),
@@ -281,7 +283,7 @@ impl Future for Released {
         if !batch.shared.is_ours() {
             return Poll::Ready(Err(ReleaseError::Forked));
         }
-        let waker = batch.post.bells.defer(context.waker());
+        let waker = batch.post.waker_thread.defer(context.waker());
         let mut state = batch.shared.state();
         if state.is_over() {
             return Poll::Ready(Ok(state.report()));

@@ -13,7 +13,6 @@ use polyrail_control::codec::NOTIFICATION_BYTES_MAX as FRAME_BYTES_MAX;
 use polyrail_control::plane::{Delivery as Outcome, Plane};
 use polyrail_core::units::PeerId;
 
-use crate::bells::{Bells, Wakers};
 use crate::engine::Engine;
 use crate::error::{DeliveryError, NotifyError, SubmitError};
 use crate::fork::Owned;
@@ -23,6 +22,7 @@ use crate::parcel::{self, NOTIFICATION_BYTES_MAX};
 use crate::peers::Numbers;
 use crate::request::{Request, Terms};
 use crate::segments::SegmentId;
+use crate::wakers::{WakerThread, Wakers};
 
 /// Notifications to one peer that may not be confirmed yet, those of batches under way included. A long one counts once
 /// for each 4 KiB.
@@ -100,7 +100,7 @@ impl Future for Delivery {
         if !slip.is_ours() {
             return Poll::Ready(DeliveryStatus::Unknown);
         }
-        let waker = slip.bells.defer(context.waker());
+        let waker = slip.waker_thread.defer(context.waker());
         let mut state = lock(&slip.state);
         if state.status != DeliveryStatus::Pending {
             return Poll::Ready(state.status);
@@ -143,7 +143,7 @@ impl Mail {
     /// For so many peers.
     pub(crate) fn new(desk: Desk, peers: usize) -> Self {
         Self {
-            outbox: Arc::new(Outbox::new(peers, desk.bells.clone())),
+            outbox: Arc::new(Outbox::new(peers, desk.waker_thread.clone())),
             desk: Owned::new(Arc::new(desk)),
         }
     }
@@ -264,7 +264,7 @@ impl Engine {
 pub(crate) struct Slip {
     state: Mutex<SlipState>,
     known: Condvar,
-    bells: Arc<Bells>,
+    waker_thread: Arc<WakerThread>,
 }
 
 struct SlipState {
@@ -288,7 +288,7 @@ impl Slip {
 pub(crate) struct Outbox {
     counts: Box<[AtomicUsize]>,
     line: Mutex<Line>,
-    bells: Arc<Bells>,
+    waker_thread: Arc<WakerThread>,
 }
 
 /// Notifications in the order in which they are to go out.
@@ -306,9 +306,9 @@ struct Held {
 }
 
 impl Outbox {
-    pub(crate) fn new(peers: usize, bells: Arc<Bells>) -> Self {
+    pub(crate) fn new(peers: usize, waker_thread: Arc<WakerThread>) -> Self {
         Self {
-            bells,
+            waker_thread,
             counts: (0..peers).map(|_| AtomicUsize::new(0)).collect(),
             line: Mutex::default(),
         }
@@ -370,7 +370,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Some(count) = self.outbox.counts.get(usize::from(self.peer.0)) {
             count.fetch_sub(self.places, SeqCst);
-            self.outbox.bells.room_came();
+            self.outbox.waker_thread.room_came();
         }
     }
 }
@@ -441,7 +441,7 @@ impl Outgoing {
                 wakers: Wakers::default(),
             }),
             known: Condvar::new(),
-            bells: outbox.bells.clone(),
+            waker_thread: outbox.waker_thread.clone(),
         };
         Some(Self {
             addressee,

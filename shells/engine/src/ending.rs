@@ -137,8 +137,8 @@ impl Inner {
         self.tasks.stop();
         self.watch.stop();
         // Whoever waits for room hears that there is none.
-        self.bells.room_came();
-        self.bells.close();
+        self.waker_thread.room_came();
+        self.waker_thread.close();
         afterwards
     }
 

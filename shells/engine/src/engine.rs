@@ -14,7 +14,6 @@ use polyrail_record::Cut as RecordingCut;
 use polyrail_transport::clock::Clock;
 use serde::{Serialize, Serializer};
 
-use crate::bells::Bells;
 use crate::config::Config;
 use crate::delivery::Mail;
 use crate::descriptors;
@@ -36,6 +35,7 @@ use crate::staging::Staging;
 use crate::stats::{self, FenceStats, LimitUse, Stats, UnsettledStats};
 use crate::task::Tasks;
 use crate::transports::{Catalog, TransportStatus};
+use crate::wakers::WakerThread;
 use crate::watch::Watch;
 use crate::workers::Workers;
 
@@ -90,7 +90,7 @@ pub(crate) struct Inner {
     pub(crate) written: Option<Arc<Written>>,
     pub(crate) mail: Mail,
     /// What wakes tasks of the program.
-    pub(crate) bells: Owned<Bells>,
+    pub(crate) waker_thread: Owned<WakerThread>,
     /// Those that have sessions with this engine.
     pub(crate) guests: Arc<Guests>,
     /// Where peers wait to be let in.
@@ -293,6 +293,8 @@ impl Engine {
 
     /// Writes the last calls on core, which [`crate::RecordingConfig::ring_mb`] keeps, to a new file: its name. `polyrail sim replay`
     /// makes them again. Waits for the disk. `None`: none are kept.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
     pub fn write_ring(&self) -> Option<std::io::Result<PathBuf>> {
         if !self.inner.is_ours() {
             return None;

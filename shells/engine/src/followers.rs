@@ -5,9 +5,9 @@ use std::task::Waker;
 
 use polyrail_core::batch::BatchReport;
 
-use crate::bells::Wakers;
 use crate::completion::Tray;
 use crate::ending::call;
+use crate::wakers::Wakers;
 
 /// What a program wants to be called.
 pub(crate) type Callback = Box<dyn FnOnce(BatchReport) + Send>;

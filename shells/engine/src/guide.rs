@@ -111,6 +111,58 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Peers that come and go
+//!
+//! A segment that *stands* follows its name to the next process that serves it. Requests that are under way end
+//! truthfully; those that are submitted while nobody is there are refused as `PeerLost`.
+//!
+//! ```
+//! # use polyrail::{Access, Config, Engine};
+//! # use std::time::Duration;
+//! # let target = Engine::new(Config { listen: Some("127.0.0.1:0".parse()?), ..Config::named("target") })?;
+//! # target.allocate("mem", 1 << 20, Access::RemoteReadWrite)?;
+//! # let engine = Engine::new(Config::named("initiator"))?;
+//! # let at = target.listening().unwrap();
+//! use polyrail::{OpenTerms, PeerEvent};
+//!
+//! let terms = OpenTerms { within: Some(Duration::from_secs(5)), standing: true };
+//! engine.open_segment_with(&format!("{at}/mem"), &terms)?; // It may come up to five seconds later.
+//! for peer in engine.peers() {
+//!     println!("{} at {}: {}", peer.name, peer.address, peer.state.name());
+//! }
+//! let events = engine.peer_events();
+//! assert!(events.poll().is_none(), "nobody was lost");
+//! target.shutdown();
+//! assert!(matches!(events.wait(Duration::from_secs(5))?, PeerEvent::Lost(_)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Tasks
+//!
+//! What a task waits for is a future of no runtime, and blocks no thread of it:
+//!
+//! ```
+//! use polyrail::{Engine, OpenTerms, Request, SubmitError, Terms};
+//! use std::time::Duration;
+//!
+//! async fn send(engine: &Engine, to: &str, requests: &[Request]) -> Result<(), Box<dyn std::error::Error>> {
+//!     engine.open_segment_async(to, OpenTerms::default()).await?;
+//!     let terms = Terms { room_within: Some(Duration::ZERO), ..Terms::default() };
+//!     let batch = loop {
+//!         let room = engine.room();
+//!         match engine.submit_with(requests, &terms) {
+//!             Err(SubmitError::Full(_)) => room.await,
+//!             submitted => break submitted?,
+//!         }
+//!     };
+//!     println!("{:?}", batch.clone().await.status);
+//!     batch.released().await?; // Memory may be used again, whatever became of it.
+//!     engine.notifications().next().await;
+//!     engine.shutdown_async().await;
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # Batches
 //!
 //! A [`Request`](crate::Request) is one read or write. A batch is what is submitted together and waited for. Requests

@@ -28,6 +28,8 @@
 //! | configure and start an engine | [`Config`], [`Sources`], [`Engine::new`] | [guide](guide#configuration) |
 //! | offer memory, or use it | [`Engine::allocate`], [`Engine::register`], [`Region`] | [guide](guide#memory) |
 //! | find memory of a peer | [`Engine::open_segment`] | [guide](guide#segments-of-peers) |
+//! | live through a peer's restart | [`Engine::open_segment_with`], [`Engine::peer_events`] | [guide](guide#peers-that-come-and-go) |
+//! | wait in tasks | [`Engine::room`], [`Engine::open_segment_async`], [`Batch::released`] | [guide](guide#tasks) |
 //! | move bytes | [`Engine::submit`], [`Engine::submit_with`], [`Engine::submit_paged`] | [guide](guide#batches) |
 //! | wait | [`Batch::wait`], `batch.await`, [`Batch::on_done`], [`CompletionQueue`] | [guide](guide#ends-of-batches) |
 //! | move the same again | [`Engine::prepare_transfer`] | [guide](guide#the-same-transfer-again-and-again) |
@@ -70,7 +72,7 @@ mod afterwards;
 mod arrivals;
 mod at_once;
 mod batch;
-mod bells;
+mod blocking;
 mod calls;
 mod completion;
 mod config;
@@ -82,7 +84,6 @@ mod drive_lock;
 mod ending;
 mod endpoints;
 mod engine;
-mod errand;
 mod error;
 mod explain;
 mod fabric;
@@ -137,6 +138,7 @@ mod task;
 mod thread;
 mod transports;
 mod visible;
+mod wakers;
 mod watch;
 mod worker;
 mod workers;
@@ -163,7 +165,6 @@ pub use polyrail_uring::FileTerms;
 pub use advice::{Advice, advice};
 pub use arrivals::ArrivalWatch;
 pub use batch::{Batch, Released};
-pub use bells::RoomAgain;
 pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
@@ -205,3 +206,4 @@ pub use stats::{
     Pressure, RequestStats, SlotStats, Stats, UnsettledStats, WorkerLoad,
 };
 pub use transports::{Plugin, TransportStatus};
+pub use wakers::RoomAgain;

@@ -13,13 +13,13 @@ use polyrail_transport::SessionId;
 use polyrail_transport::tally::Tally;
 
 use crate::arrivals::Arrivals;
-use crate::bells::Bells;
 use crate::engine::Engine;
 use crate::error::ReceiveError;
 use crate::fork::Owned;
 use crate::lock::lock;
 use crate::parcel::{self, Parcel};
 use crate::queue::{EventQueue, Nothing};
+use crate::wakers::WakerThread;
 
 /// Notifications that may wait for the program, of all peers. A long one counts once for each 4 KiB.
 const WAITING_MAX: usize = 16_384;
@@ -209,7 +209,7 @@ impl Inbox {
 pub(crate) struct Desk {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) plane: Plane,
-    pub(crate) bells: Arc<Bells>,
+    pub(crate) waker_thread: Arc<WakerThread>,
 }
 
 impl Desk {
@@ -256,11 +256,13 @@ impl Notifications {
 
     /// Takes a notification, for tasks: a stream of them, one by one. `None`: the engine has ended, or this is a forked child.
     /// Dropping the future loses nothing.
+    ///
+    /// Example: [guide](crate::guide#tasks).
     pub async fn next(&self) -> Option<Notification> {
         if !self.desk.is_ours() {
             return None;
         }
-        let entry = self.desk.inbox.queue.next(&self.desk.bells).await?;
+        let entry = self.desk.inbox.queue.next(&self.desk.waker_thread).await?;
         Some(self.desk.hand_over(entry))
     }
 

@@ -86,6 +86,8 @@ impl Engine {
     }
 
     /// The same on other terms: until the peer is there, or to be followed when its process is started anew.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub fn open_segment_with(
         &self,
         address: &str,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::bells::{Bells, Wakers};
+use crate::wakers::{WakerThread, Wakers};
 
 /// Items for a program, in order. Each is taken once, however many threads take.
 #[derive(Debug)]
@@ -127,10 +127,10 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes the first, for a task; `None`: nothing is left, and nothing will come.
-    pub(crate) fn next<'a>(&'a self, bells: &'a Arc<Bells>) -> Next<'a, T> {
+    pub(crate) fn next<'a>(&'a self, waker_thread: &'a Arc<WakerThread>) -> Next<'a, T> {
         Next {
             queue: self,
-            bells,
+            waker_thread,
             place: None,
         }
     }
@@ -139,7 +139,7 @@ impl<T> EventQueue<T> {
 /// Ends with the first of a queue.
 pub(crate) struct Next<'a, T> {
     queue: &'a EventQueue<T>,
-    bells: &'a Arc<Bells>,
+    waker_thread: &'a Arc<WakerThread>,
     place: Option<usize>,
 }
 
@@ -149,10 +149,10 @@ impl<T> Future for Next<'_, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         let Self {
             queue,
-            bells,
+            waker_thread,
             place,
         } = &mut *self;
-        let waker = bells.defer(context.waker());
+        let waker = waker_thread.defer(context.waker());
         let mut state = queue.state();
         if let Some(item) = queue.take(&mut state) {
             return Poll::Ready(Some(item));

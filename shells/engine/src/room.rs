@@ -11,11 +11,11 @@ use polyrail_core::send_queue::credit::{CreditLimits, Credits, Grant, Refused, R
 use polyrail_core::time::Instant;
 use polyrail_transport::clock::Clock;
 
-use crate::bells::Bells;
 use crate::config::SendQueueConfig;
 use crate::lock::lock;
 use crate::post::{Post, Pulse};
 use crate::stats::{Backlog, WorkerLoad};
+use crate::wakers::WakerThread;
 
 /// So long nobody has to wait before it is said that submissions are taken again: at most two lines a second.
 const QUIET: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub(crate) struct Room {
     holding: Mutex<Option<Holding>>,
     is_holding: AtomicBool,
     pulse: Arc<Pulse>,
-    bells: Arc<Bells>,
+    waker_thread: Arc<WakerThread>,
 }
 
 /// What has happened here, for people, beside what the credits count.
@@ -73,7 +73,7 @@ impl Room {
         requests: u16,
         config: &SendQueueConfig,
         pulse: Arc<Pulse>,
-        bells: Arc<Bells>,
+        waker_thread: Arc<WakerThread>,
     ) -> Self {
         let limits = CreditLimits {
             max_works: requests,
@@ -90,7 +90,7 @@ impl Room {
             holding: Mutex::default(),
             is_holding: AtomicBool::new(false),
             pulse,
-            bells,
+            waker_thread,
         }
     }
 
@@ -281,7 +281,7 @@ impl Room {
             let callers = std::mem::take(&mut *lock(&self.callers));
             callers.iter().for_each(|caller| caller.rouse());
         }
-        self.bells.room_came();
+        self.waker_thread.room_came();
     }
 
     /// Rouses somebody, once, when something has changed. What came back before that is not told: they look once more.

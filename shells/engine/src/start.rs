@@ -19,7 +19,6 @@ use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
 use polyrail_uring::FileTable;
 
-use crate::bells::Bells;
 use crate::calls::Calls;
 use crate::config::{Config, CoreConfig, Payload};
 use crate::delivery::Mail;
@@ -48,6 +47,7 @@ use crate::staging::{EngineCell, StagerCell, Staging};
 use crate::stats::Failovers;
 use crate::task::{Task, Tasks, Waiting};
 use crate::transports::{Plugin, Transports};
+use crate::wakers::WakerThread;
 use crate::watch::Watch;
 use crate::worker::{self, Start};
 use crate::workers::{WORKERS_MAX, Workers};
@@ -130,10 +130,15 @@ impl Engine {
         )?);
         let (tasks, task_queue) = channel();
         let clock = Clock::start();
-        let bells = Arc::<Bells>::default();
+        let waker_thread = Arc::<WakerThread>::default();
         let shell = Shell {
-            posts: worker::posts(config.worker_count(), &config.send_queue, clock, &bells)
-                .map_err(system("create a worker's post box"))?,
+            posts: worker::posts(
+                config.worker_count(),
+                &config.send_queue,
+                clock,
+                &waker_thread,
+            )
+            .map_err(system("create a worker's post box"))?,
             domains: Arc::new(Domains::new(&config.security)),
             inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
             stager: Arc::default(),
@@ -179,8 +184,8 @@ impl Engine {
         };
         let plane = shell.start_plane(&config, met, &hardware.machine, listening, key)?;
         let whole = Arc::new(EngineCell::new());
-        let news =
-            News::new(bells.clone()).map_err(system("create a queue for what is told of peers"))?;
+        let news = News::new(waker_thread.clone())
+            .map_err(system("create a queue for what is told of peers"))?;
         let sessions = Sessions::new(plane, peers, address, shell.said.clone(), news);
         let workers = shell.start_workers(
             &config,
@@ -193,7 +198,7 @@ impl Engine {
         let desk = Desk {
             inbox: shell.inbox,
             plane: sessions.plane.clone(),
-            bells: bells.clone(),
+            waker_thread: waker_thread.clone(),
         };
         let written = config.check_overlap.then(Arc::default);
         let inner = Arc::new(Inner {
@@ -212,7 +217,7 @@ impl Engine {
             plans: Plans::new(scratch, limits.pairs),
             workers,
             mail: Mail::new(desk, limits.peers),
-            bells: Owned::new(bells),
+            waker_thread: Owned::new(waker_thread),
             guests,
             outside: Mutex::new(outside),
             tasks: Tasks::new(shell.tasks, hooks.calls),

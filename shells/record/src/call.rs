@@ -9,8 +9,8 @@ use polyrail_core::orchestrator::{
 };
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
-use polyrail_core::rail::chooser::Chooser;
 use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::rail::policies::Policies;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::report::{Report, Unbegun};
 use polyrail_core::time::{Duration, Instant};
@@ -170,9 +170,9 @@ pub enum Call<'a> {
 impl Call<'_> {
     /// Makes the call. `posts` is where works are put on the way, and `out` the post of this worker that is out.
     #[allow(clippy::unit_arg)] // nothing is an answer, too
-    pub fn apply<P: Chooser>(
+    pub fn apply(
         &self,
-        core: &mut Orchestrator<'_, P>,
+        core: &mut Orchestrator<'_, Policies<'_>>,
         posts: &mut PostBatch,
         out: &mut Option<Post>,
     ) -> Answer<'static> {

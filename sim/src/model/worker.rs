@@ -104,6 +104,41 @@ impl WorkerMemory {
         given: &'a [Given],
         transports: &'a [TransportConfig],
     ) -> Core<'a> {
+        self.core_by(config, shared, given, |policy, rows| {
+            Chosen::Shipped(Policies::new(policy, shared, rows).with_transports(transports))
+        })
+    }
+
+    /// A core over them with a policy of another crate's.
+    pub(crate) fn own_core<'a>(
+        &'a mut self,
+        config: Config<PoliciesConfig>,
+        shared: &'a Shared<'a>,
+        policy: Box<dyn Chooser + 'a>,
+    ) -> Core<'a> {
+        self.core_by(config, shared, &[], |_, _| Chosen::Own(policy))
+    }
+
+    /// A core over them as engines have it, whose state can be read from a recording.
+    pub(crate) fn recorded_core<'a>(
+        &'a mut self,
+        config: Config<PoliciesConfig>,
+        shared: &'a Shared<'a>,
+        given: &'a [Given],
+        transports: &'a [TransportConfig],
+    ) -> Orchestrator<'a, Policies<'a>> {
+        self.core_by(config, shared, given, |policy, rows| {
+            Policies::new(policy, shared, rows).with_transports(transports)
+        })
+    }
+
+    fn core_by<'a, P: Chooser>(
+        &'a mut self,
+        config: Config<PoliciesConfig>,
+        shared: &'a Shared<'a>,
+        given: &'a [Given],
+        policy: impl FnOnce(PoliciesConfig, PolicyTables<'a>) -> P,
+    ) -> Orchestrator<'a, P> {
         let rows = PolicyTables {
             rails: given,
             shares: &mut self.shares,
@@ -116,29 +151,8 @@ impl WorkerMemory {
             attempts: &mut self.attempts,
             batches: &mut self.batches,
         };
-        let policies = |policy| {
-            let policies = Policies::new(policy, shared, rows).with_transports(transports);
-            Chosen::Shipped(policies)
-        };
-        Orchestrator::new(config.map_policy(policies), shared, tables)
-    }
-
-    /// A core over them with a policy of another crate's.
-    pub(crate) fn own_core<'a>(
-        &'a mut self,
-        config: Config<PoliciesConfig>,
-        shared: &'a Shared<'a>,
-        policy: Box<dyn Chooser + 'a>,
-    ) -> Core<'a> {
-        let tables = Tables {
-            plans: &mut self.plans,
-            peers: &mut self.peers,
-            lanes: &mut self.lanes,
-            requests: &mut self.requests,
-            attempts: &mut self.attempts,
-            batches: &mut self.batches,
-        };
-        Orchestrator::new(config.map_policy(|_| Chosen::Own(policy)), shared, tables)
+        let config = config.map_policy(|config| policy(config, rows));
+        Orchestrator::new(config, shared, tables)
     }
 }
 

@@ -11,14 +11,15 @@ mod timeline;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use polyrail_core::orchestrator::Post;
+use polyrail_core::orchestrator::{Orchestrator, Post};
 use polyrail_core::rail::Shared;
+use polyrail_core::rail::policies::Policies;
 use polyrail_core::time::Instant;
 use polyrail_core::work::PostBatch;
 use polyrail_record::{Answer, Entry, Reader, RecordingError, Step, answer_bytes};
 use serde::Serialize;
 
-use crate::model::{Core, SharedMemory, WorkerMemory};
+use crate::model::{SharedMemory, WorkerMemory};
 
 pub use flight::Flight;
 pub use story::{Change, RailStory, Silence, Story};
@@ -84,7 +85,7 @@ pub fn replay<R: Read>(
     let cores: Vec<_> = memories
         .iter_mut()
         .zip(&header.workers)
-        .map(|(own, config)| own.core(*config, &shared, &memory.given, &header.transports))
+        .map(|(own, config)| own.recorded_core(*config, &shared, &memory.given, &header.transports))
         .collect();
     let mut stage = Stage {
         shared: &shared,
@@ -135,7 +136,7 @@ pub fn replay<R: Read>(
 /// The cores, and what they share.
 struct Stage<'a> {
     shared: &'a Shared<'a>,
-    cores: Vec<Core<'a>>,
+    cores: Vec<Orchestrator<'a, Policies<'a>>>,
     posts: PostBatch,
     /// By worker: the post that is out.
     out: Vec<Option<Post>>,

@@ -119,6 +119,8 @@ fn table(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn rails() -> Vec<RailStatus> {
@@ -129,6 +131,10 @@ mod tests {
             bytes: 0,
             inflight_bytes: 0,
             bytes_per_sec: 0,
+            sent_again: 0,
+            state_for: Duration::ZERO,
+            in_states: BTreeMap::new(),
+            pauses: BTreeMap::new(),
         };
         (1..=4).map(rail).collect()
     }

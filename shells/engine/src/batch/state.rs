@@ -9,7 +9,6 @@ use polyrail_core::send_queue::credit::Grant;
 use smallvec::SmallVec;
 
 use super::pieces::Pieces;
-use crate::bells::Wakers;
 use crate::delivery::Outgoing;
 use crate::error::ReleaseError;
 use crate::followers::Followers;
@@ -17,6 +16,7 @@ use crate::overlap::Claim;
 use crate::post::Order;
 use crate::request::Request;
 use crate::visible::Sight;
+use crate::wakers::Wakers;
 
 /// Most batches have one request.
 pub(crate) type Reports = SmallVec<[Report; 1]>;

@@ -126,6 +126,8 @@ impl OpenError {
     }
 
     /// Whether it may open if it is tried again later: what [`OpenTerms::within`](crate::OpenTerms::within) waits for.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub fn may_pass(&self) -> bool {
         match self {
             Self::NotInTime { last, .. } => last.may_pass(),

@@ -11,12 +11,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Peer;
-use crate::bells::Bells;
 use crate::engine::Engine;
 use crate::error::ReceiveError;
 use crate::fork::Owned;
 use crate::lock::lock;
 use crate::queue::{EventQueue, Nothing};
+use crate::wakers::WakerThread;
 
 /// Events that may wait for the program.
 const EVENTS_MAX: usize = 1024;
@@ -38,6 +38,8 @@ pub enum PeerState {
 
 impl PeerState {
     /// As JSON, C and Python say it too.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub fn name(self) -> &'static str {
         match self {
             Self::Present => "present",
@@ -99,15 +101,15 @@ pub(crate) struct News {
     queue: EventQueue<PeerEvent>,
     /// Those that were lost and have not come back, the first lost first.
     lost: Mutex<VecDeque<Lost>>,
-    bells: Arc<Bells>,
+    waker_thread: Arc<WakerThread>,
 }
 
 impl News {
-    pub(crate) fn new(bells: Arc<Bells>) -> io::Result<Self> {
+    pub(crate) fn new(waker_thread: Arc<WakerThread>) -> io::Result<Self> {
         Ok(Self {
             queue: EventQueue::new()?,
             lost: Mutex::default(),
-            bells,
+            waker_thread,
         })
     }
 
@@ -174,20 +176,26 @@ pub struct PeerEvents {
 
 impl PeerEvents {
     /// Takes an event if one waits. In a forked child: never.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub fn poll(&self) -> Option<PeerEvent> {
         self.news.is_ours().then(|| self.news.queue.pop()).flatten()
     }
 
     /// Takes an event, for tasks: a stream of them, one by one. `None`: the engine has ended, or this is a forked child. Dropping
     /// the future loses nothing.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub async fn next(&self) -> Option<PeerEvent> {
         match self.news.is_ours() {
-            true => self.news.queue.next(&self.news.bells).await,
+            true => self.news.queue.next(&self.news.waker_thread).await,
             false => None,
         }
     }
 
     /// Takes an event; blocks until there is one.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub fn wait(&self, timeout: Duration) -> Result<PeerEvent, ReceiveError> {
         if !self.news.is_ours() {
             return Err(ReceiveError::Forked);
@@ -220,6 +228,8 @@ impl fmt::Debug for PeerEvents {
 
 impl Engine {
     /// The peers whose segments this engine has opened, and up to 256 that were lost and have not come back.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub fn peers(&self) -> Vec<PeerStatus> {
         let inner = &self.inner;
         if !inner.is_ours() {
@@ -240,6 +250,8 @@ impl Engine {
     }
 
     /// What happens to the peers whose segments this engine has opened.
+    ///
+    /// Example: [guide](crate::guide#peers-that-come-and-go).
     pub fn peer_events(&self) -> PeerEvents {
         PeerEvents {
             news: self.inner.sessions.news.clone(),

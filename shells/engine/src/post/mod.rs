@@ -29,13 +29,13 @@ pub(crate) use self::submission::{Arrival, Due, List, Order, Submission};
 use self::waiters::{Asking, Rising, Waiters};
 use crate::afterwards::Afterwards;
 use crate::batch::{Ended, Shared as BatchShared};
-use crate::bells::Bells;
 use crate::config::SendQueueConfig;
 use crate::delivery::Ticket;
 use crate::drive_lock::{DriveLock, NotDriven};
 use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::stats::{Fences, Requests, Unsettled, UnsettledStats};
+use crate::wakers::WakerThread;
 use crate::worker::Loop;
 
 /// Requests of the program that one worker can have under way, from submission to report.
@@ -91,26 +91,31 @@ pub(crate) struct Post {
     pub(crate) fences: Fences,
     leftover: Leftover,
     /// What wakes tasks of the program.
-    pub(crate) bells: Arc<Bells>,
+    pub(crate) waker_thread: Arc<WakerThread>,
 }
 
 impl Post {
     pub(crate) fn new(
         config: &SendQueueConfig,
         pulse: Pulse,
-        bells: Arc<Bells>,
+        waker_thread: Arc<WakerThread>,
     ) -> io::Result<Self> {
         let pulse = Arc::new(pulse);
         let slots = (0..ROWS_MAX).map(|_| Slot::EMPTY).collect();
         let cells = (0..ROWS_MAX).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
             ring: Ring::new(slots, cells),
-            room: Room::new(REQUESTS_MAX as u16, config, pulse.clone(), bells.clone()),
+            room: Room::new(
+                REQUESTS_MAX as u16,
+                config,
+                pulse.clone(),
+                waker_thread.clone(),
+            ),
             hop_room: Room::new(
                 HOPS_MAX as u16,
                 &SendQueueConfig::default(),
                 pulse.clone(),
-                bells.clone(),
+                waker_thread.clone(),
             ),
             batches: Mutex::default(),
             commands: Commands::new(),
@@ -123,7 +128,7 @@ impl Post {
             unsettled: Unsettled::default(),
             fences: Fences::default(),
             leftover: Leftover::default(),
-            bells,
+            waker_thread,
         })
     }
 
@@ -239,7 +244,7 @@ impl Post {
             batches.keep(row);
         }
         drop(batches);
-        self.bells.room_came();
+        self.waker_thread.room_came();
         ended.notify(send);
         Some(ended)
     }

@@ -181,7 +181,7 @@ impl Stager {
         let post = Arc::new(Post::new(
             &inner.config.send_queue,
             Pulse::new(None, inner.clock),
-            (*inner.bells).clone(),
+            (*inner.waker_thread).clone(),
         )?);
         // Nobody else ever drives: whoever submits or says something wakes the thread.
         post.alarm.asleep.store(THREAD, Relaxed);

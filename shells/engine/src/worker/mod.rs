@@ -38,7 +38,6 @@ use self::sleeper::Sleeper;
 use self::surroundings::{Steering, Surroundings};
 use self::wait_policy::WaitPolicy;
 use crate::afterwards::Afterwards;
-use crate::bells::Bells;
 use crate::config::{CoreConfig, LimitsConfig, SendQueueConfig};
 use crate::delivery::Ticket;
 use crate::fabric::{DEVICES_MAX, Fabric};
@@ -51,6 +50,7 @@ use crate::stats::Failovers;
 use crate::thread::Thread;
 use crate::transports::Catalog;
 use crate::visible::Unseen;
+use crate::wakers::WakerThread;
 
 /// Slices in flight, waiting to be sent again, or not yet proved to have ended.
 const ATTEMPTS_MAX: usize = 16_384;
@@ -95,12 +95,12 @@ pub(crate) fn posts(
     count: usize,
     config: &SendQueueConfig,
     clock: Clock,
-    bells: &Arc<Bells>,
+    waker_thread: &Arc<WakerThread>,
 ) -> io::Result<Vec<Arc<Post>>> {
     (0..count)
         .map(|number| {
             let pulse = Pulse::new(Some(number as u16), clock);
-            Post::new(config, pulse, bells.clone()).map(Arc::new)
+            Post::new(config, pulse, waker_thread.clone()).map(Arc::new)
         })
         .collect()
 }

@@ -57,7 +57,7 @@ fn replayed(engine: &Engine) -> Replay {
     engine.shutdown();
     assert!(engine.recording_cut().is_none());
     let file = engine.recording().unwrap();
-    let replayed = replay(&mut reader(file), None).unwrap();
+    let replayed = replay(&mut reader(file), None, None).unwrap();
     let length = std::fs::metadata(file).unwrap().len();
     assert!(replayed.equal, "{:#?}", replayed.difference);
     assert!(replayed.complete && replayed.bytes == length, "{length}");
@@ -218,7 +218,7 @@ fn a_changed_recording_is_different() {
     pair.exchange(7);
     assert!(replayed(&pair.initiator).equal);
     let original = pair.initiator.recording().unwrap();
-    let verdict = |file: &Path| replay(&mut reader(file), None).unwrap();
+    let verdict = |file: &Path| replay(&mut reader(file), None, None).unwrap();
 
     let same = changed(original, &folder, |_, _| true);
     assert!(verdict(&same).equal);
@@ -283,7 +283,7 @@ fn files(folder: &Folder) -> Vec<PathBuf> {
 
 /// Whatever a ring has left is whole and equal.
 fn replayed_ring(file: &Path) -> Replay {
-    let replayed = replay(&mut reader(file), None).unwrap();
+    let replayed = replay(&mut reader(file), None, None).unwrap();
     assert!(replayed.complete, "{}", file.display());
     assert!(replayed.equal, "{:#?}", replayed.difference);
     replayed

@@ -63,18 +63,18 @@ impl Wakers {
 
 /// What calls wakers, and tells those who wait for room.
 #[derive(Default)]
-pub(crate) struct Bells {
-    ringer: Mutex<Ringer>,
+pub(crate) struct WakerThread {
+    calls: Mutex<Calls>,
     vacancy: Mutex<Vacancy>,
     /// Tasks that wait for room. Without, nobody takes a lock for it.
     waiting: AtomicUsize,
 }
 
 #[derive(Default)]
-enum Ringer {
+enum Calls {
     #[default]
     NotYet,
-    Rings(Sender<Waker>),
+    On(Sender<Waker>),
     /// The engine has ended, or the system refused a thread.
     Gone,
 }
@@ -89,43 +89,43 @@ struct Vacancy {
 /// A waker of the program's, to be called elsewhere.
 struct Deferred {
     waker: Waker,
-    bells: Arc<Bells>,
+    waker_thread: Arc<WakerThread>,
 }
 
 impl Wake for Deferred {
     fn wake(self: Arc<Self>) {
-        self.bells.ring(self.waker.clone());
+        self.waker_thread.call(self.waker.clone());
     }
 }
 
-impl Bells {
+impl WakerThread {
     /// A waker that can be called anywhere: it has this one called on a thread of its own.
     pub(crate) fn defer(self: &Arc<Self>, waker: &Waker) -> Waker {
-        let mut ringer = lock(&self.ringer);
-        if let Ringer::NotYet = *ringer {
-            *ringer = start();
+        let mut calls = lock(&self.calls);
+        if let Calls::NotYet = *calls {
+            *calls = start();
         }
-        drop(ringer);
+        drop(calls);
         Waker::from(Arc::new(Deferred {
             waker: waker.clone(),
-            bells: self.clone(),
+            waker_thread: self.clone(),
         }))
     }
 
-    fn ring(&self, waker: Waker) {
-        let waker = match &*lock(&self.ringer) {
-            Ringer::Rings(ringer) => match ringer.send(waker) {
+    fn call(&self, waker: Waker) {
+        let waker = match &*lock(&self.calls) {
+            Calls::On(calls) => match calls.send(waker) {
                 Ok(()) => return,
                 Err(back) => back.0,
             },
-            Ringer::NotYet | Ringer::Gone => waker,
+            Calls::NotYet | Calls::Gone => waker,
         };
         guard("a waker", || waker.wake());
     }
 
     /// The engine has ended, and all who waited have been told.
     pub(crate) fn close(&self) {
-        *lock(&self.ringer) = Ringer::Gone;
+        *lock(&self.calls) = Calls::Gone;
     }
 
     /// Room has come back.
@@ -142,8 +142,8 @@ impl Bells {
     }
 }
 
-fn start() -> Ringer {
-    let (ringer, wakers) = channel::<Waker>();
+fn start() -> Calls {
+    let (calls, wakers) = channel::<Waker>();
     let spawned = std::thread::Builder::new()
         .name("polyrail-wake".into())
         .spawn(move || {
@@ -152,10 +152,10 @@ fn start() -> Ringer {
             }
         });
     match spawned {
-        Ok(_) => Ringer::Rings(ringer),
+        Ok(_) => Calls::On(calls),
         Err(error) => {
             log::error!("cannot start a thread to wake tasks on; they are woken in place: {error}");
-            Ringer::Gone
+            Calls::Gone
         }
     }
 }
@@ -163,7 +163,7 @@ fn start() -> Ringer {
 /// Ends when room has come back since it was made: see [`Engine::room`].
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct RoomAgain {
-    bells: Owned<Bells>,
+    waker_thread: Owned<WakerThread>,
     turn: u64,
     place: Option<usize>,
 }
@@ -190,16 +190,16 @@ impl Engine {
     ///
     /// All who wait are woken, and whoever is first has the room. It ends too when the engine does.
     pub fn room(&self) -> RoomAgain {
-        let bells = self.inner.bells.clone();
-        let turn = match bells.is_ours() {
+        let waker_thread = self.inner.waker_thread.clone();
+        let turn = match waker_thread.is_ours() {
             true => {
-                bells.waiting.fetch_add(1, SeqCst);
-                lock(&bells.vacancy).turn
+                waker_thread.waiting.fetch_add(1, SeqCst);
+                lock(&waker_thread.vacancy).turn
             }
             false => 0,
         };
         RoomAgain {
-            bells,
+            waker_thread,
             turn,
             place: None,
         }
@@ -210,12 +210,16 @@ impl Future for RoomAgain {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Self { bells, turn, place } = &mut *self;
-        if !bells.is_ours() {
+        let Self {
+            waker_thread,
+            turn,
+            place,
+        } = &mut *self;
+        if !waker_thread.is_ours() {
             return Poll::Ready(());
         }
-        let waker = bells.defer(context.waker());
-        let mut vacancy = lock(&bells.vacancy);
+        let waker = waker_thread.defer(context.waker());
+        let mut vacancy = lock(&waker_thread.vacancy);
         if vacancy.turn != *turn {
             return Poll::Ready(());
         }
@@ -228,12 +232,12 @@ impl Future for RoomAgain {
 
 impl Drop for RoomAgain {
     fn drop(&mut self) {
-        if !self.bells.is_ours() {
+        if !self.waker_thread.is_ours() {
             return;
         }
         let place = self.place.take();
-        let waker = place.and_then(|place| lock(&self.bells.vacancy).wakers.take(place));
-        self.bells.waiting.fetch_sub(1, SeqCst);
+        let waker = place.and_then(|place| lock(&self.waker_thread.vacancy).wakers.take(place));
+        self.waker_thread.waiting.fetch_sub(1, SeqCst);
         drop(waker);
     }
 }

@@ -15,7 +15,7 @@ use crate::lock::lock;
 use crate::opening::OpenTerms;
 use crate::segments::SegmentId;
 
-/// How an errand stands.
+/// How a blocking call stands.
 enum State<T> {
     Running(Option<Waker>),
     Done(T),
@@ -27,7 +27,7 @@ enum State<T> {
 type Undo<T> = Box<dyn FnOnce(T) + Send>;
 
 /// Something that a thread does, for whoever awaits it. It ends with `None` in a forked child, which has no such thread.
-struct Errand<T>(Owned<Mutex<Known<T>>>);
+struct Blocking<T>(Owned<Mutex<Known<T>>>);
 
 /// What both of them know.
 struct Known<T> {
@@ -35,7 +35,7 @@ struct Known<T> {
     undo: Option<Undo<T>>,
 }
 
-impl<T: Send + 'static> Errand<T> {
+impl<T: Send + 'static> Blocking<T> {
     /// Starts a thread of this name. What `run` gives goes to `undo` if nobody awaits it.
     fn start(
         name: &str,
@@ -43,11 +43,11 @@ impl<T: Send + 'static> Errand<T> {
         undo: impl FnOnce(T) + Send + 'static,
     ) -> io::Result<Self> {
         let undo: Undo<T> = Box::new(undo);
-        let errand = Arc::new(Mutex::new(Known {
+        let blocking = Arc::new(Mutex::new(Known {
             state: State::Running(None),
             undo: Some(undo),
         }));
-        let known = errand.clone();
+        let known = blocking.clone();
         let go = move || {
             let done = run();
             let mut known = lock(&known);
@@ -67,11 +67,11 @@ impl<T: Send + 'static> Errand<T> {
             }
         };
         std::thread::Builder::new().name(name.into()).spawn(go)?;
-        Ok(Self(Owned::new(errand)))
+        Ok(Self(Owned::new(blocking)))
     }
 }
 
-impl<T> Future for Errand<T> {
+impl<T> Future for Blocking<T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
@@ -92,7 +92,7 @@ impl<T> Future for Errand<T> {
     }
 }
 
-impl<T> Drop for Errand<T> {
+impl<T> Drop for Blocking<T> {
     fn drop(&mut self) {
         if !self.0.is_ours() {
             return;
@@ -112,6 +112,8 @@ impl<T> Drop for Errand<T> {
 impl Engine {
     /// The same as [`Self::open_segment_with`] for tasks: a thread does it, from this call on. If the future is dropped, what is
     /// opened is closed again.
+    ///
+    /// Example: [guide](crate::guide#tasks).
     pub fn open_segment_async(
         &self,
         address: &str,
@@ -120,7 +122,7 @@ impl Engine {
         let engine = self.aside();
         let (address, terms) = (address.to_owned(), *terms);
         let closer = self.aside();
-        let errand = Errand::start(
+        let blocking = Blocking::start(
             "polyrail-open",
             move || engine.open_segment_with(&address, &terms),
             move |opened| {
@@ -130,23 +132,25 @@ impl Engine {
             },
         );
         async move {
-            let errand = errand.map_err(|source| OpenError::System { source })?;
-            errand.await.unwrap_or(Err(OpenError::Forked))
+            let blocking = blocking.map_err(|source| OpenError::System { source })?;
+            blocking.await.unwrap_or(Err(OpenError::Forked))
         }
     }
 
     /// The same as [`Self::shutdown`] for tasks: a thread does it, from this call on, also if the future is dropped. Once it has
     /// ended, the last handle can be dropped in a task.
+    ///
+    /// Example: [guide](crate::guide#tasks).
     pub fn shutdown_async(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let engine = self.aside();
-        let errand = Errand::start("polyrail-end", move || engine.shutdown(), drop);
-        let errand = errand.map_err(|error| {
+        let blocking = Blocking::start("polyrail-end", move || engine.shutdown(), drop);
+        let blocking = blocking.map_err(|error| {
             log::error!("cannot start a thread for the end of an engine, which blocks: {error}");
             self.shutdown();
         });
         async move {
-            if let Ok(errand) = errand {
-                errand.await;
+            if let Ok(blocking) = blocking {
+                blocking.await;
             }
         }
     }
