@@ -174,7 +174,7 @@ fn told_of_others(engine: &Engine) -> usize {
     engine.shutdown();
     let file = engine.recording().unwrap();
     let open = || Reader::new(BufReader::new(File::open(file).unwrap())).unwrap();
-    let replayed = replay(&mut open(), None).unwrap();
+    let replayed = replay(&mut open(), None, None).unwrap();
     assert!(replayed.equal, "{:#?}", replayed.difference);
     let mut reader = open();
     let mut told = 0;
