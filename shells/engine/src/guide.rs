@@ -146,7 +146,7 @@
 //! use std::time::Duration;
 //!
 //! async fn send(engine: &Engine, to: &str, requests: &[Request]) -> Result<(), Box<dyn std::error::Error>> {
-//!     engine.open_segment_async(to, OpenTerms::default()).await?;
+//!     engine.open_segment_async(to, &OpenTerms::default()).await?;
 //!     let terms = Terms { room_within: Some(Duration::ZERO), ..Terms::default() };
 //!     let batch = loop {
 //!         let room = engine.room();
