@@ -124,12 +124,12 @@ impl Transports {
         let name = lane.transport.as_deref().unwrap_or(TCP);
         let serves = |row: &&Installed| !row.is_missing && !row.own && row.transport.name() == name;
         match self.rows.iter().find(serves) {
-            Some(row) => match row.transport.can_encrypt() {
-                Err(why) if lane.keys.is_some() => polyrail_transport::complain!(
+            Some(row) => match lane.keys.as_ref().map(|_| row.transport.can_encrypt()) {
+                Some(Err(why)) => polyrail_transport::complain!(
                     "{:?} of a peer, which is to be encrypted, is of transport {name}: {why}",
                     lane.lane,
                 ),
-                _ => row.transport.admit(lane),
+                Some(Ok(())) | None => row.transport.admit(lane),
             },
             None => polyrail_transport::complain!(
                 "{:?} of a peer is of transport {name}, which is not here",
