@@ -141,13 +141,12 @@ impl Catalog {
         let encrypts = secret.is_some_and(SessionSecret::encrypts);
         let tried = |offer: &TransportOffer| {
             let row = self.rows.iter().find(|row| row.name == offer.name);
-            let transport = row.and_then(|row| row.transport.upgrade());
-            if let Some(transport) =
-                transport.filter(|transport| encrypts && !transport.is_within_host())
-                && let Err(why) = transport.can_encrypt()
-            {
+            let present = row.filter(|row| row.missing.is_none() && offer.capabilities != 0);
+            let transport = present.and_then(|row| row.transport.upgrade());
+            let exposed = transport.filter(|one| encrypts && !one.is_within_host());
+            if let Some(Err(why)) = exposed.map(|transport| transport.can_encrypt()) {
                 log::warn!(
-                    "transport {} is not used with a peer that wants its bytes encrypted: {why}",
+                    "transport {} is not used with a peer, to which bytes are to be encrypted: {why}",
                     offer.name
                 );
                 return TransportOffer {
