@@ -132,7 +132,8 @@
 //! }
 //! let events = engine.peer_events();
 //! assert!(events.poll().is_none(), "nobody was lost");
-//! target.shutdown();
+//! // An end is noticed. That of a host is only if somebody says so, or another process answers there.
+//! engine.declare_lost(&at.to_string())?;
 //! assert!(matches!(events.wait(Duration::from_secs(5))?, PeerEvent::Lost(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
