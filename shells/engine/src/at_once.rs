@@ -111,10 +111,14 @@ fn core_request(plan: PlanId, request: &Request, terms: &Terms<'_>) -> CoreReque
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::io::BufReader;
     use std::sync::atomic::{AtomicU32, Ordering::*};
     use std::time::{Duration, Instant as StdInstant};
 
     use polyrail_core::work::Op;
+    use polyrail_record::Reader;
+    use polyrail_sim::replay::replay;
     use polyrail_transport::memory::{Access, Region};
     use quickcheck::quickcheck;
 
@@ -366,21 +370,29 @@ mod tests {
         });
         off.never_carries(&[off.write(0, 1)], &usual, "it is off");
         off.moves(&[off.write(0, 4096)]);
-        let folder = tempfile::tempdir().unwrap();
-        let recorded = Pair::with(
-            config("initiator"),
-            Hooks {
-                recording: Some(folder.path().to_owned()),
-                ..Hooks::default()
-            },
-        );
-        recorded.never_carries(
-            &[recorded.write(0, 1)],
-            &usual,
-            "a recording would not have it",
-        );
         pair.engine.shutdown();
         pair.never_carries(&[small], &usual, "the engine has ended");
+    }
+
+    #[test]
+    fn what_is_carried_at_once_is_in_a_recording_and_is_decided_so_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let hooks = Hooks {
+            recording: Some(folder.path().to_owned()),
+            ..Hooks::default()
+        };
+        let pair = Pair::with(config("initiator"), hooks);
+        for offset in [0, 4096] {
+            pair.carry(&[pair.write(offset, 4096)]);
+        }
+        pair.engine.shutdown();
+        let file = File::open(pair.engine.recording().unwrap()).unwrap();
+        let mut reader = Reader::new(BufReader::new(file)).unwrap();
+        let replayed = replay(&mut reader, None, None).unwrap();
+        assert!(replayed.equal, "{:#?}", replayed.difference);
+        let story = replayed.story;
+        let bytes: u64 = story.rails.iter().map(|rail| rail.done_bytes).sum();
+        assert!(bytes >= 2 * 4096, "{bytes}");
     }
 
     #[test]
