@@ -51,7 +51,13 @@ int main()
         std::cout << "as expected: " << error.what() << "\n";
     }
     // What is open twice is closed with the second owner.
-    polyrail::Segment other = engine.open(target.listening() + "/mem");
+    /* One that is waited for, and follows its peer to the next process. */
+    polyrail_open_terms terms = POLYRAIL_NEW(polyrail_open_terms);
+    terms.within_ns = 1000000000;
+    terms.standing = 1;
+    polyrail::Segment other = engine.open(target.listening() + "/mem", &terms);
+    if (engine.take_peer_event(0s))
+        return 1;
     other.close();
     if (other || remote.look().bytes != bytes)
         return 1;

@@ -206,12 +206,25 @@ class Engine : public Owner<polyrail_engine, polyrail_engine_free> {
         return Segment(segment);
     }
 
-    /* HOST:PORT/SEGMENT. */
-    Segment open(const std::string &address) const
+    /* HOST:PORT/SEGMENT; on other terms, until the peer is there, or to be followed to its next process. */
+    Segment open(const std::string &address, const polyrail_open_terms *terms = nullptr) const
     {
         polyrail_segment segment{};
-        call(polyrail_segment_open, get(), address.c_str(), &segment);
+        call(polyrail_segment_open_with, get(), address.c_str(), terms, &segment);
         return Segment(segment);
+    }
+
+    /* What has happened to a peer, if anything does in this time. */
+    std::optional<polyrail_peer_event> take_peer_event(std::chrono::nanoseconds timeout) const
+    {
+        polyrail_peer_event event = POLYRAIL_NEW(polyrail_peer_event);
+        polyrail_error said = POLYRAIL_NEW(polyrail_error);
+        std::int32_t code = polyrail_peer_event_take(get(), nanoseconds(timeout), &event, &said);
+        if (code == POLYRAIL_ERROR_EMPTY)
+            return std::nullopt;
+        if (code != POLYRAIL_OK)
+            throw Error(said);
+        return event;
     }
 
     Batch submit(const std::vector<polyrail_request> &requests, const polyrail_terms *terms = nullptr) const
