@@ -118,7 +118,7 @@ mod tests {
 
     use polyrail_core::work::Op;
     use polyrail_record::Reader;
-    use polyrail_sim::replay::replay;
+    use polyrail_sim::replay::{Flight, replay};
     use polyrail_transport::memory::{Access, Region};
     use quickcheck::quickcheck;
 
@@ -388,11 +388,17 @@ mod tests {
         pair.engine.shutdown();
         let file = File::open(pair.engine.recording().unwrap()).unwrap();
         let mut reader = Reader::new(BufReader::new(file)).unwrap();
-        let replayed = replay(&mut reader, None, None).unwrap();
+        let mut flight = Flight::default();
+        let replayed = replay(&mut reader, None, Some(&mut flight)).unwrap();
         assert!(replayed.equal, "{:#?}", replayed.difference);
+        let drawn = flight.text(&replayed);
+        assert_eq!(drawn.matches(r#""cat":"request""#).count(), 3);
+        // The first one was perhaps queued.
+        assert!(drawn.contains("requests at once"), "{drawn}");
         let story = replayed.story;
-        let bytes: u64 = story.rails.iter().map(|rail| rail.done_bytes).sum();
-        assert!(bytes >= 2 * 4096, "{bytes}");
+        assert_eq!((story.requests, story.request_bytes), (3, 1 + 2 * 4096));
+        assert_eq!(story.reports["Completed"], 3);
+        assert_eq!(story.slice_bytes, story.request_bytes);
     }
 
     #[test]

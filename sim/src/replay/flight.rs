@@ -1,13 +1,13 @@
 //! A flight recording as a [trace](crate::trace).
 //!
 //! One process for the rails, with counters of each one's throughput and state and a track of when it was out of use; one for
-//! each worker, with two tracks for each of its lanes, slices and what became of the lane, and one for each row of its table of
-//! requests. A slice is drawn from when the one before it had ended; its arguments say when it was posted.
+//! each worker, with two tracks for each of its lanes, slices and what became of the lane, one for each row of its table of
+//! requests, and one for requests that are carried out at once. A slice is drawn from when the one before it had ended; its arguments say when it was posted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polyrail_core::message::Frame;
-use polyrail_core::orchestrator::{Cancelled, Event, LaneAction, Request};
+use polyrail_core::orchestrator::{AtOnce, Cancelled, Event, LaneAction};
 use polyrail_core::rail::health::RailState;
 use polyrail_core::report::Status;
 use polyrail_core::time::Instant;
@@ -30,6 +30,8 @@ const BUCKET_NS: u64 = 1_000_000;
 const RAILS: usize = 1;
 /// The first track of requests, above those of lanes.
 const REQUESTS: usize = 1_000_000;
+/// The track of requests that are carried out at once, and have no row.
+const AT_ONCE: usize = REQUESTS - 1;
 
 /// A work that a transport has.
 struct Posted {
@@ -55,7 +57,10 @@ struct Lane {
 /// A request that has not been reported.
 struct Open {
     from: u64,
-    request: Request,
+    op: Op,
+    bytes: u64,
+    /// The engine's word for it; `None`: it was over when core heard of it.
+    tag: Option<u64>,
 }
 
 /// A trace of a recording, that grows as it is replayed.
@@ -123,6 +128,10 @@ impl Flight {
                     self.completed(completion, story);
                 }
             }
+            Call::HandleAtOnce { done, took, .. } => {
+                let to = at + took.map_or(0, |took| took.as_nanos());
+                self.at_once(worker, done, (at, to), story);
+            }
             Call::HandleLane {
                 lane, epoch, fact, ..
             } => self.fact(*lane, *epoch, fact, at, story),
@@ -166,10 +175,14 @@ impl Flight {
     ) {
         match (call, answer) {
             (Call::Submit { request, .. }, Answer::Submitted(Ok(id))) => {
-                let request = *request;
                 self.tags
                     .insert(request.tag, request_track(worker, id.index));
-                let open = Open { from: at, request };
+                let open = Open {
+                    from: at,
+                    op: request.op,
+                    bytes: request.length,
+                    tag: Some(request.tag),
+                };
                 self.requests.insert((worker, id.index), open);
             }
             (Call::Cancel { id, .. }, Answer::Cancelled(Cancelled::Marked)) => {
@@ -231,12 +244,39 @@ impl Flight {
                 _ => None,
             };
             if failed.is_none() && !work.is_probe {
-                let arrived = self.arrived.entry(completion.lane.rail()).or_default();
-                *arrived.entry(at / BUCKET_NS).or_default() += u64::from(work.bytes);
+                self.arrived(completion.lane.rail(), at, work.bytes);
             }
             let how = if failed.is_some() { "failed " } else { "" };
             self.slice(completion.lane, &work, how, at, failed, story);
         }
+    }
+
+    fn arrived(&mut self, rail: RailId, at: u64, bytes: u32) {
+        let arrived = self.arrived.entry(rail).or_default();
+        *arrived.entry(at / BUCKET_NS).or_default() += u64::from(bytes);
+    }
+
+    /// A request was carried out in one call: one slice, and over.
+    fn at_once(&mut self, worker: u16, done: &AtOnce, (from, to): (u64, u64), story: &Story) {
+        let work = Posted {
+            cookie: done.work.cookie,
+            epoch: done.epoch,
+            at: from,
+            bytes: done.work.length,
+            is_probe: false,
+            signal: false,
+        };
+        self.arrived(done.lane.rail(), to, work.bytes);
+        self.slice(done.lane, &work, "", to, None, story);
+        let track = (worker_process(worker), AT_ONCE);
+        self.name(track, || "requests at once".to_owned());
+        let request = Open {
+            from,
+            op: done.work.op,
+            bytes: done.work.length.into(),
+            tag: None,
+        };
+        self.request(track, &request, Some(Status::Completed), to, json!({}));
     }
 
     fn slice(
@@ -420,27 +460,34 @@ impl Flight {
     }
 
     /// A request has ended, or the recording has.
-    fn ended(
-        &mut self,
-        worker: u16,
-        id: RequestId,
-        status: Option<Status>,
-        at: u64,
-        mut args: Value,
-    ) {
-        let Some(Open { from, request }) = self.requests.remove(&(worker, id.index)) else {
+    fn ended(&mut self, worker: u16, id: RequestId, status: Option<Status>, at: u64, args: Value) {
+        let Some(request) = self.requests.remove(&(worker, id.index)) else {
             return;
         };
         // Of one that ended without proof more may be said.
-        if status != Some(Status::Indeterminate) {
-            self.tags.remove(&request.tag);
-        }
-        self.requests_drawn += 1;
-        if self.requests_drawn > SPANS_MAX {
-            return self.leave_out(from);
+        if status != Some(Status::Indeterminate)
+            && let Some(tag) = request.tag
+        {
+            self.tags.remove(&tag);
         }
         let track = request_track(worker, id.index);
         self.name(track, || format!("requests, row {}", id.index));
+        self.request(track, &request, status, at, args);
+    }
+
+    /// Draws a request.
+    fn request(
+        &mut self,
+        track: Track,
+        request: &Open,
+        status: Option<Status>,
+        to: u64,
+        mut args: Value,
+    ) {
+        self.requests_drawn += 1;
+        if self.requests_drawn > SPANS_MAX {
+            return self.leave_out(request.from);
+        }
         let op = match request.op {
             Op::Write => "write",
             Op::Read => "read",
@@ -450,9 +497,12 @@ impl Flight {
             Some(status) => format!("{op}: {}", status.name()),
             None => format!("{op}: open"),
         };
-        args["bytes"] = request.length.into();
-        args["tag"] = request.tag.into();
-        self.trace.span("request", &name, track, (from, at), args);
+        args["bytes"] = request.bytes.into();
+        if let Some(tag) = request.tag {
+            args["tag"] = tag.into();
+        }
+        self.trace
+            .span("request", &name, track, (request.from, to), args);
     }
 
     fn lane_instant(&mut self, lane: LaneId, what: String, at: u64, story: &Story) {

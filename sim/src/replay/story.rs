@@ -223,31 +223,44 @@ impl Story {
             Call::HandleCompletions { completions, .. } => {
                 completions.iter().for_each(|one| self.completed(now, one))
             }
+            // Submitted, posted and completed in one; the answer is its report.
+            Call::HandleAtOnce { done, .. } => {
+                self.submitted(now, done.work.length.into());
+                self.sent(done.lane.rail(), done.work.length);
+                self.heard(now);
+            }
             _ => {}
         }
     }
 
+    fn submitted(&mut self, now: Instant, bytes: u64) {
+        self.requests += 1;
+        self.request_bytes = self.request_bytes.saturating_add(bytes);
+        if self.state.waiting == 0 {
+            self.state.quiet_since = now.as_nanos();
+        }
+        self.state.waiting += 1;
+    }
+
     fn completed(&mut self, now: Instant, completion: &Completion) {
         match completion.outcome {
-            Outcome::Success => {
-                self.silence_until(now.as_nanos());
-                self.state.quiet_since = now.as_nanos();
-            }
+            Outcome::Success => self.heard(now),
             Outcome::Error(_) => self.errors += 1,
         }
+    }
+
+    /// A work has succeeded.
+    fn heard(&mut self, now: Instant) {
+        self.silence_until(now.as_nanos());
+        self.state.quiet_since = now.as_nanos();
     }
 
     fn answer(&mut self, now: Instant, call: &Call<'_>, answer: &Answer<'_>) {
         match answer {
             Answer::Submitted(Ok(_)) => {
                 if let Call::Submit { request, .. } = call {
-                    self.request_bytes = self.request_bytes.saturating_add(request.length);
+                    self.submitted(now, request.length);
                 }
-                self.requests += 1;
-                if self.state.waiting == 0 {
-                    self.state.quiet_since = now.as_nanos();
-                }
-                self.state.waiting += 1;
             }
             Answer::Cancelled(Cancelled::Marked) => self.cancels += 1,
             Answer::Report(Some(report)) if report.status != Status::Pending => {
@@ -270,18 +283,24 @@ impl Story {
 
     fn posted(&mut self, batch: &Posts<'_>) {
         for work in batch.works.iter() {
-            let is_probe = self.is_probe(work);
-            let rail = self.rail(batch.lane.rail());
-            if is_probe {
-                rail.probes += 1;
+            let rail = batch.lane.rail();
+            if self.is_probe(work) {
+                self.rail(rail).probes += 1;
                 self.probes += 1;
             } else {
-                rail.slices += 1;
-                rail.slice_bytes += u64::from(work.length);
-                self.slices += 1;
-                self.slice_bytes += u64::from(work.length);
+                self.sent(rail, work.length);
             }
         }
+    }
+
+    /// A work that carries bytes of a request.
+    fn sent(&mut self, rail: RailId, bytes: u32) {
+        let bytes = u64::from(bytes);
+        let rail = self.rail(rail);
+        rail.slices += 1;
+        rail.slice_bytes += bytes;
+        self.slices += 1;
+        self.slice_bytes += bytes;
     }
 
     pub(super) fn is_probe(&self, work: &Work) -> bool {

@@ -161,11 +161,7 @@ fn what_a_target_did_is_recorded_until_its_end() {
 fn the_recording_of_a_killed_process_is_good_as_far_as_it_goes() {
     let folder = Folder::new();
     let line = format!("bench --seconds 60 --buffer 4M --record {}", folder.text());
-    // What is carried at once is no slice.
-    let mut child = polyrail(&line)
-        .env("POLYRAIL_AT_ONCE_BYTES", "0")
-        .spawn()
-        .expect("the program starts");
+    let mut child = polyrail(&line).spawn().expect("the program starts");
     let file = folder.file("bench");
     let until = Instant::now() + BOUND;
     while fs::metadata(&file).map_or(0, |file| file.len()) < 200_000 {
