@@ -123,11 +123,8 @@ pub unsafe extern "C" fn polyrail_engine_start(
     let body = || {
         // SAFETY: the contract of the crate.
         let engine = unsafe { text::out("engine", engine) }?;
-        let options = match options.is_null() {
-            true => polyrail_options::DEFAULT,
-            // SAFETY: the contract of the crate.
-            false => unsafe { sized::read(options) }?,
-        };
+        // SAFETY: the contract of the crate.
+        let options = unsafe { sized::read_or_default(options) }?;
         // SAFETY: the contract of the crate.
         let (config, hooks) = unsafe { load(&options) }?;
         let started = Engine::with_hooks(config, hooks)?;

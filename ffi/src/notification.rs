@@ -87,6 +87,16 @@ impl From<NotifyError> for Failure {
     }
 }
 
+/// Why nothing was received; `in_time`: what to answer if nothing came in time.
+pub(crate) fn not_received(error: &ReceiveError, in_time: i32) -> Failure {
+    let code = match error {
+        ReceiveError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
+        ReceiveError::Forked => POLYRAIL_ERROR_FORKED,
+        _ => in_time,
+    };
+    Failure::new(code, error.to_string())
+}
+
 /// Tells the program of the peer that owns `remote` something, by itself. It gets it once and after what was told it
 /// before. `delivery` may be null.
 #[unsafe(no_mangle)]
@@ -176,14 +186,7 @@ pub unsafe extern "C" fn polyrail_notification_take(
             }),
             nanos => notifications.wait(text::span(nanos)),
         };
-        let taken = taken.map_err(|error| {
-            let code = match error {
-                ReceiveError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
-                ReceiveError::Forked => POLYRAIL_ERROR_FORKED,
-                _ => POLYRAIL_ERROR_EMPTY,
-            };
-            Failure::new(code, error.to_string())
-        })?;
+        let taken = taken.map_err(|error| not_received(&error, POLYRAIL_ERROR_EMPTY))?;
         let mut value = polyrail_notification {
             length: taken.bytes.len() as u32,
             incarnation: taken.incarnation,
@@ -236,14 +239,8 @@ pub unsafe extern "C" fn polyrail_arrivals_wait(
         if let Some(seen) = unsafe { seen.as_mut() } {
             *seen = engine.arrivals(tag);
         }
-        waited.map(drop).map_err(|error| {
-            let code = match error {
-                ReceiveError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
-                ReceiveError::Forked => POLYRAIL_ERROR_FORKED,
-                _ => POLYRAIL_ERROR_TIMED_OUT,
-            };
-            Failure::new(code, error.to_string())
-        })
+        let waited = waited.map(drop);
+        waited.map_err(|error| not_received(&error, POLYRAIL_ERROR_TIMED_OUT))
     };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }

@@ -7,7 +7,7 @@ use polyrail::{PeerEvent, PeerState, PeerStatus, ReceiveError};
 
 use crate::engine::{self, polyrail_engine};
 use crate::failure::{Failure, guard, polyrail_error, write};
-use crate::notification::POLYRAIL_NAME_BYTES;
+use crate::notification::{POLYRAIL_NAME_BYTES, not_received};
 use crate::sized::{self, Structure};
 use crate::stats::POLYRAIL_LABEL_BYTES;
 use crate::text;
@@ -169,11 +169,7 @@ pub unsafe extern "C" fn polyrail_peer_event_take(
             }),
             nanos => events.wait(text::span(nanos)),
         };
-        let taken = taken.map_err(|error| match error {
-            ReceiveError::ShutDown => Failure::new(POLYRAIL_ERROR_SHUT_DOWN, error.to_string()),
-            ReceiveError::Forked => Failure::new(POLYRAIL_ERROR_FORKED, error.to_string()),
-            _ => Failure::new(POLYRAIL_ERROR_EMPTY, "no event of a peer waits"),
-        })?;
+        let taken = taken.map_err(|error| not_received(&error, POLYRAIL_ERROR_EMPTY))?;
         let unknown = || Failure::new(POLYRAIL_ERROR_EMPTY, "no event that this library knows");
         // SAFETY: the contract of the crate.
         unsafe { sized::write(event, told(&taken).ok_or_else(unknown)?) }

@@ -349,6 +349,26 @@ pub unsafe extern "C" fn polyrail_segment_register(
     unsafe { guard(error, body) }
 }
 
+/// Opens a segment of a peer.
+///
+/// # Safety
+///
+/// The contract of the crate for the pointers.
+unsafe fn open(
+    engine: polyrail_engine,
+    address: *const c_char,
+    terms: &OpenTerms,
+    segment: *mut polyrail_segment,
+) -> Result<(), Failure> {
+    let owner = engine::get(engine)?;
+    // SAFETY: the contract of the crate.
+    let address = unsafe { text::required("address", address) }?;
+    // SAFETY: the contract of the crate.
+    let segment = unsafe { text::out("segment", segment) }?;
+    let id = owner.open_segment_with(address, terms)?;
+    add(engine, &owner, id, POLYRAIL_SEGMENT_REMOTE, segment)
+}
+
 /// Opens a segment of a peer, named `HOST:PORT/SEGMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_segment_open(
@@ -357,15 +377,8 @@ pub unsafe extern "C" fn polyrail_segment_open(
     segment: *mut polyrail_segment,
     error: *mut polyrail_error,
 ) -> i32 {
-    let body = || {
-        let owner = engine::get(engine)?;
-        // SAFETY: the contract of the crate.
-        let address = unsafe { text::required("address", address) }?;
-        // SAFETY: the contract of the crate.
-        let segment = unsafe { text::out("segment", segment) }?;
-        let id = owner.open_segment(address)?;
-        add(engine, &owner, id, POLYRAIL_SEGMENT_REMOTE, segment)
-    };
+    // SAFETY: the contract of the crate.
+    let body = || unsafe { open(engine, address, &OpenTerms::default(), segment) };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }
 }
@@ -380,22 +393,14 @@ pub unsafe extern "C" fn polyrail_segment_open_with(
     error: *mut polyrail_error,
 ) -> i32 {
     let body = || {
-        let owner = engine::get(engine)?;
         // SAFETY: the contract of the crate.
-        let address = unsafe { text::required("address", address) }?;
-        // SAFETY: the contract of the crate.
-        let segment = unsafe { text::out("segment", segment) }?;
-        let terms = match terms.is_null() {
-            true => polyrail_open_terms::DEFAULT,
-            // SAFETY: the contract of the crate.
-            false => unsafe { sized::read(terms) }?,
-        };
+        let terms = unsafe { sized::read_or_default(terms) }?;
         let terms = OpenTerms {
             within: (terms.within_ns > 0).then(|| text::span(terms.within_ns)),
             standing: choose("standing", terms.standing, &[(0, false), (1, true)])?,
         };
-        let id = owner.open_segment_with(address, &terms)?;
-        add(engine, &owner, id, POLYRAIL_SEGMENT_REMOTE, segment)
+        // SAFETY: the contract of the crate.
+        unsafe { open(engine, address, &terms, segment) }
     };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }
@@ -416,11 +421,8 @@ pub unsafe extern "C" fn polyrail_segment_open_file(
         let path = unsafe { text::required("path", path) }?;
         // SAFETY: the contract of the crate.
         let segment = unsafe { text::out("segment", segment) }?;
-        let terms = match terms.is_null() {
-            true => polyrail_file_terms::DEFAULT,
-            // SAFETY: the contract of the crate.
-            false => unsafe { sized::read(terms) }?,
-        };
+        // SAFETY: the contract of the crate.
+        let terms = unsafe { sized::read_or_default(terms) }?;
         let flag = |what, number| choose(what, number, &[(0, false), (1, true)]);
         let terms = FileTerms {
             offset: terms.offset,

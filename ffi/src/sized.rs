@@ -78,6 +78,19 @@ pub(crate) unsafe fn read<T: Structure>(from: *const T) -> Result<T, Failure> {
     Ok(value)
 }
 
+/// The same of one that may be null: everything has its default then.
+///
+/// # Safety
+///
+/// That of [`read`].
+pub(crate) unsafe fn read_or_default<T: Structure>(from: *const T) -> Result<T, Failure> {
+    match from.is_null() {
+        true => Ok(T::DEFAULT),
+        // SAFETY: the caller's promise.
+        false => unsafe { read(from) },
+    }
+}
+
 /// Fills a caller's structure, as far as both sides know it. Its size says then how far that is.
 ///
 /// # Safety

@@ -63,17 +63,24 @@ impl Notifications {
 
     /// `Ok(None)`: there was none in time.
     fn take(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<Option<Notification>> {
-        self.shared.check_process(py)?;
-        let taken = patience::wait(py, timeout, |slice| match self.inbox.wait(slice) {
-            Err(ReceiveError::TimedOut { .. }) => None,
-            taken => Some(taken),
-        })?;
-        match taken {
-            None => Ok(None),
-            Some(Ok(notification)) => Ok(Some(Notification(notification))),
-            Some(Err(why)) => Err(error(py, "Closed", why)),
-        }
+        let taken = receive(py, &self.shared, timeout, |slice| self.inbox.wait(slice))?;
+        Ok(taken.map(Notification))
     }
+}
+
+/// Takes what `wait` gives; `Ok(None)`: it gives nothing in time.
+pub(crate) fn receive<T: Send>(
+    py: Python<'_>,
+    shared: &Shared,
+    timeout: Option<Duration>,
+    wait: impl Fn(Duration) -> Result<T, ReceiveError> + Send + Sync,
+) -> PyResult<Option<T>> {
+    shared.check_process(py)?;
+    let taken = patience::wait(py, timeout, |slice| match wait(slice) {
+        Err(ReceiveError::TimedOut { .. }) => None,
+        taken => Some(taken),
+    })?;
+    taken.transpose().map_err(|why| error(py, "Closed", why))
 }
 
 #[pymethods]

@@ -4,11 +4,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail::{OpenError, OpenTerms, PeerStatus, ReceiveError, SegmentId};
+use polyrail::{OpenError, OpenTerms, PeerStatus, SegmentId};
 use pyo3::prelude::*;
 
 use crate::engine::Shared;
 use crate::errors::{Raised, error};
+use crate::notification::receive;
 use crate::patience::{self, seconds};
 
 /// The first pause between two tries to open a segment; doubles, up to a second.
@@ -158,16 +159,8 @@ impl PeerEvents {
 
     /// `Ok(None)`: there was none in time.
     fn take(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<Option<PeerEvent>> {
-        self.shared.check_process(py)?;
-        let taken = patience::wait(py, timeout, |slice| match self.events.wait(slice) {
-            Err(ReceiveError::TimedOut { .. }) => None,
-            taken => Some(taken),
-        })?;
-        match taken {
-            None => Ok(None),
-            Some(Ok(event)) => Ok(Some(event.into())),
-            Some(Err(why)) => Err(error(py, "Closed", why)),
-        }
+        let taken = receive(py, &self.shared, timeout, |slice| self.events.wait(slice))?;
+        Ok(taken.map(PeerEvent::from))
     }
 }
 

@@ -91,7 +91,7 @@ impl fmt::Display for DeliveryError {
 
 impl std::error::Error for DeliveryError {}
 
-/// Why [`crate::Notifications::wait`] has no notification.
+/// Why nothing was received: no notification, no event of a peer, or not so many batches with a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReceiveError {
@@ -109,7 +109,12 @@ pub enum ReceiveError {
 impl fmt::Display for ReceiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut { after } => write!(f, "no notification within {after:?}"),
+            Self::TimedOut { after } => {
+                write!(
+                    f,
+                    "no notification, no event and no arrival within {after:?}"
+                )
+            }
             Self::ShutDown => f.write_str("the engine has ended"),
             Self::Forked => f.write_str(FORKED),
         }
