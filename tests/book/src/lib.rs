@@ -4,9 +4,11 @@
 
 mod page;
 mod prose;
+mod sources;
 
 pub use page::{Link, Page, all, root};
 pub use prose::{Fault, faults, sentences, wrapped};
+pub use sources::sources;
 
 /// Its programs compile.
 #[cfg(doctest)]

@@ -1,19 +1,15 @@
 //! Messages that `docs/troubleshooting.md` explains are messages of ours.
 
-use std::fs;
-use std::path::Path;
-
-use polyrail_tests_book::{Page, root};
+use polyrail_tests_book::{Page, root, sources};
 
 #[test]
 fn each_message_is_in_a_source() {
     let page = Page::read("docs/troubleshooting.md");
     let (_, by_message) = page.text.split_once("\n## By message\n").unwrap();
     let (by_message, _) = by_message.split_once("\n## By symptom\n").unwrap();
-    let mut sources = String::new();
-    for folder in ["shells", "core"] {
-        collect(&root().join(folder), &mut sources);
-    }
+    let folders = ["shells", "core"].map(|folder| sources(&root().join(folder)));
+    let files = folders.iter().flatten();
+    let sources: String = files.map(|(_, text)| joined(text)).collect();
     let mut unknown = Vec::new();
     let mut looked_for = 0;
     for row in by_message.lines().filter(|line| line.starts_with("| `")) {
@@ -63,23 +59,17 @@ fn fixed_parts(message: &str) -> impl Iterator<Item = &str> {
     parts.filter(|part| part.len() > 5 && *part != "Connection refused")
 }
 
-/// All text of sources, with strings that go on in the next line put together.
-fn collect(folder: &Path, sources: &mut String) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, sources);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            let mut lines = text.lines();
-            while let Some(mut line) = lines.next() {
-                while let Some(head) = line.strip_suffix('\\') {
-                    sources.push_str(head);
-                    line = lines.next().unwrap_or_default().trim_start();
-                }
-                sources.push_str(line);
-                sources.push('\n');
-            }
+/// A source's text, with strings that go on in the next line put together.
+fn joined(text: &str) -> String {
+    let mut joined = String::new();
+    let mut lines = text.lines();
+    while let Some(mut line) = lines.next() {
+        while let Some(head) = line.strip_suffix('\\') {
+            joined.push_str(head);
+            line = lines.next().unwrap_or_default().trim_start();
         }
+        joined.push_str(line);
+        joined.push('\n');
     }
+    joined
 }

@@ -1,16 +1,15 @@
 //! Each public function of the engine has an example, or a link to one in its guide.
 
 use std::fs;
-use std::path::Path;
 
-use polyrail_tests_book::root;
+use polyrail_tests_book::{root, sources};
 
 const LINK: &str = "crate::guide#";
 
 #[test]
 fn each_public_function_has_an_example() {
-    let sources = root().join("shells/engine/src");
-    let guide = fs::read_to_string(sources.join("guide.rs")).unwrap();
+    let folder = root().join("shells/engine/src");
+    let guide = fs::read_to_string(folder.join("guide.rs")).unwrap();
     let headings: Vec<_> = guide
         .lines()
         .filter_map(|line| line.strip_prefix("//! # "))
@@ -19,49 +18,42 @@ fn each_public_function_has_an_example() {
             letters.replace(' ', "-").replace('\'', "")
         })
         .collect();
-    let mut functions = 0;
+    let mut count = 0;
     let mut faults = Vec::new();
-    look(&sources, &mut |path, name, text| {
-        functions += 1;
-        let section = text.split_once(LINK).map(|(_, rest)| {
-            let end = rest.find(')').unwrap_or(rest.len());
-            &rest[..end]
-        });
-        match section {
-            Some(section) if headings.iter().any(|heading| heading == section) => {}
-            Some(section) => {
-                faults.push(format!("{}: {name}: no section {section}", path.display()))
-            }
-            None if text.contains("```") => {}
-            None => faults.push(format!("{}: {name}: no example", path.display())),
+    for (path, source) in sources(&folder) {
+        for (name, said) in functions(&source) {
+            count += 1;
+            let section = said.split_once(LINK).map(|(_, rest)| {
+                let end = rest.find(')').unwrap_or(rest.len());
+                &rest[..end]
+            });
+            let fault = match section {
+                Some(section) if headings.iter().any(|heading| heading == section) => continue,
+                Some(section) => format!("no section {section}"),
+                None if said.contains("```") => continue,
+                None => "no example".to_owned(),
+            };
+            faults.push(format!("{}: {name}: {fault}", path.display()));
         }
-    });
-    assert!(functions > 100, "{functions}");
+    }
+    assert!(count > 100, "{count}");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Calls `see` for each public function with its file, its name, and what is said of it.
-fn look(folder: &Path, see: &mut impl FnMut(&Path, &str, &str)) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            look(&path, see);
-            continue;
-        }
-        let source = fs::read_to_string(&path).unwrap();
-        let mut said = String::new();
-        for line in source.lines().map(str::trim) {
-            if let Some(text) = line.strip_prefix("///") {
-                said.push_str(text);
-                said.push('\n');
-            } else if !line.starts_with("#[") {
-                if let Some(name) = function(line) {
-                    see(&path, name, &said);
-                }
-                said.clear();
-            }
+/// The public functions in a source: the name of each, and what is said of it.
+fn functions(source: &str) -> Vec<(&str, String)> {
+    let mut all = Vec::new();
+    let mut said = String::new();
+    for line in source.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            said.push_str(text);
+            said.push('\n');
+        } else if !line.starts_with("#[") {
+            let said = std::mem::take(&mut said);
+            all.extend(function(line).map(|name| (name, said)));
         }
     }
+    all
 }
 
 /// The name of the public function that begins in this line.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, CallError, CloseError, Config, Engine, NotifyError, Op, OpenError, OpenTerms,
+    Access, CallError, CloseError, Config, Engine, Hooks, NotifyError, Op, OpenError, OpenTerms,
     PeerEvent, PeerState, Request, SegmentId, Status, SubmitError,
 };
 
@@ -16,15 +16,20 @@ const STANDING: OpenTerms = OpenTerms {
     standing: true,
 };
 
-/// A target at an address, with memory of this size and access.
+/// A target at an address, with memory of this size and access, which whoever finds it finds there.
 fn serve(at: SocketAddr, bytes: u64, access: Access) -> (Engine, SegmentId) {
-    let engine = Engine::new(Config {
+    let config = Config {
         listen: Some(at),
         workers: 1,
         ..Config::named("target")
-    });
-    let engine = engine.unwrap();
+    };
+    let hooks = Hooks {
+        lets_in_later: true,
+        ..Hooks::default()
+    };
+    let engine = Engine::with_hooks(config, hooks).unwrap();
     let there = engine.allocate("mem", bytes, access).unwrap();
+    engine.let_in();
     (engine, there)
 }
 
