@@ -95,6 +95,18 @@ impl Joined {
         Ok(true)
     }
 
+    /// Says of lanes what was found out here. What was being opened is given up.
+    fn say_of_lanes(&mut self, reports: impl IntoIterator<Item = LaneReport>) {
+        for report in reports {
+            if let LaneFact::OpenFailed(_) = report.fact
+                && let Some(endpoint) = self.of(report.lane.rail())
+            {
+                endpoint.close(report.lane, report.epoch);
+            }
+            self.facts.push(report);
+        }
+    }
+
     fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Endpoint>> {
         self.rows.iter_mut().flatten()
     }
@@ -167,14 +179,13 @@ impl Endpoint for Joined {
     }
 
     fn set_there(&mut self, address: IpAddr, is_there: bool) {
-        for report in self.ways.set_there(address, is_there) {
-            if let LaneFact::OpenFailed(_) = report.fact
-                && let Some(endpoint) = self.of(report.lane.rail())
-            {
-                endpoint.close(report.lane, report.epoch);
-            }
-            self.facts.push(report);
-        }
+        let reports = self.ways.set_there(address, is_there);
+        self.say_of_lanes(reports);
+    }
+
+    fn set_used(&mut self, rail: RailId, is_used: bool) {
+        let report = self.ways.set_used(rail, is_used);
+        self.say_of_lanes(report);
     }
 
     fn post(&mut self, batch: &PostBatch) -> Posted {

@@ -1,7 +1,7 @@
 //! The engine as a program holds it.
 
-use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -95,6 +95,8 @@ pub(crate) struct Inner {
     pub(crate) guests: Arc<Guests>,
     /// Where peers wait to be let in.
     pub(crate) outside: Mutex<Vec<TcpListener>>,
+    /// The addresses that peers can come in at.
+    pub(crate) entrances: Mutex<BTreeSet<IpAddr>>,
     pub(crate) tasks: Tasks,
     pub(crate) watch: Watch,
     pub(crate) ending: Ending,

@@ -1,6 +1,6 @@
 //! What of a configuration can change while an engine runs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 
 use polyrail_control::security::ClusterKey;
@@ -27,8 +27,8 @@ pub const RELOADED: [&str; 8] = [
 impl Engine {
     /// Takes from a configuration what can change while the engine runs ([`RELOADED`]):
     ///
-    /// - `rails`: addresses that were not there before are used from now on, also by peers, if the engine was started with some.
-    ///   None is taken away.
+    /// - `rails`: if the engine was started with some, those that are named now are used from now on, also by peers, and no
+    ///   others. What was under way on one that is taken out goes on over the rest.
     /// - `limits/segments`, `control/sessions_max`, `control/connections_max`: what there can be from now on. What there is more
     ///   stays.
     /// - `security/key_file`, or `security/certificate`, `security/key` and `security/roots`: what is in them, read anew, is for all
@@ -50,7 +50,7 @@ impl Engine {
             let text = "security/key_file: whether there is a key cannot change while an engine runs, nor whether there is a certificate";
             return Err(EngineError::Config { text: text.into() });
         }
-        self.use_more_rails(config)?;
+        self.change_rails(config)?;
         if let Some(key) = key {
             inner.sessions.plane.replace_key(key.clone());
             self.set_key(key);
@@ -72,17 +72,24 @@ impl Engine {
         *own = Some(key);
     }
 
-    /// Takes addresses for rails that are none yet, and lets peers come in there.
-    fn use_more_rails(&self, config: &Config) -> Result<(), EngineError> {
+    /// Takes these addresses for rails and no others, besides those that are found: peers come in there, and leave those that
+    /// are taken out.
+    fn change_rails(&self, config: &Config) -> Result<(), EngineError> {
         let inner = &self.inner;
         let known = lock(&inner.sessions.peers).locals().to_vec();
-        let new = config.rails.iter().copied();
-        let new: Vec<_> = new.filter(|rail| !known.contains(rail)).collect();
-        if new.is_empty() {
+        let named = &config.rails;
+        let is_found = |rail: &IpAddr| {
+            let mut within = inner.config.rails_within.iter();
+            within.any(|prefix| prefix.contains(rail))
+        };
+        let (mut new, mut old) = (named.clone(), known.clone());
+        new.retain(|rail| !known.contains(rail));
+        old.retain(|rail| !named.contains(rail) && !is_found(rail));
+        let Some(first) = new.first().or(old.first()) else {
             return Ok(());
-        }
+        };
         let cannot = |why: &str| {
-            let text = format!("rails: {} is not used before the next start: {why}", new[0]);
+            let text = format!("rails: {first} does not change before the next start: {why}");
             Err(EngineError::Config { text })
         };
         if known.is_empty() {
@@ -91,30 +98,53 @@ impl Engine {
         if inner.config.path.mode != IsolationMode::Off {
             return cannot("its paths are isolated");
         }
-        if known.len() + new.len() > PLAN_RAILS_MAX {
+        let count = known.len() + new.len() - old.len();
+        if count == 0 {
+            return cannot("no rail would be left");
+        }
+        if count > PLAN_RAILS_MAX {
             return cannot(&format!("{PLAN_RAILS_MAX} rails are possible"));
         }
-        listen::check_rails(&new)?;
-        let mut listeners = Vec::new();
-        if let Some(own) = inner.sessions.listening {
-            for rail in &new {
-                let address = SocketAddr::new(*rail, own.port());
-                if !rail.is_loopback() && !inner.config.may_be_reached() {
-                    return Err(EngineError::Insecure { address });
-                }
-                if !own.ip().is_unspecified() {
-                    listeners.push(listen::also(address)?);
-                }
-            }
+        if !new.is_empty() {
+            self.let_in_at(&new)?;
         }
-        for listener in listeners {
-            inner.sessions.plane.listen(listener);
+        let mut peers = lock(&inner.sessions.peers);
+        peers.remove_locals(&old);
+        peers.add_locals(&new);
+        drop(peers);
+        for rail in &old {
+            log::info!("{rail} is no rail from now on");
         }
-        lock(&inner.sessions.peers).add_locals(&new);
         for rail in &new {
             log::info!("{rail} is a rail from now on");
         }
         self.tell_of_rails();
+        Ok(())
+    }
+
+    /// Lets peers come in at addresses that become rails.
+    fn let_in_at(&self, new: &[IpAddr]) -> Result<(), EngineError> {
+        let inner = &self.inner;
+        listen::check_rails(new)?;
+        let Some(own) = inner.sessions.listening else {
+            return Ok(());
+        };
+        let mut entrances = lock(&inner.entrances);
+        let mut listeners = Vec::new();
+        for rail in new {
+            let address = SocketAddr::new(*rail, own.port());
+            if !rail.is_loopback() && !inner.config.may_be_reached() {
+                return Err(EngineError::Insecure { address });
+            }
+            // One that was a rail before is listened at still.
+            if !own.ip().is_unspecified() && !entrances.contains(rail) {
+                listeners.push(listen::also(address)?);
+            }
+        }
+        entrances.extend(new);
+        for listener in listeners {
+            inner.sessions.plane.listen(listener);
+        }
         Ok(())
     }
 }

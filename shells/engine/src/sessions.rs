@@ -242,7 +242,8 @@ impl Engine {
         let _ = self.inner.tasks.queue.send(Task::Rails(id));
     }
 
-    /// Makes rails of what a peer and this host have now and had not when they met. Those that are there stay as they are.
+    /// Makes rails of what a peer and this host have now and had not when they met. Those whose ends are offered no more are
+    /// withdrawn, the others stay as they are.
     pub(crate) fn renew_rails(&self, id: PeerId) {
         let inner = &self.inner;
         let found = lock(&inner.sessions.peers).get(id).cloned();
@@ -253,10 +254,32 @@ impl Engine {
             None => peer.met.clone(),
             Some(said) => Arc::new(self.said_again(&peer.met, said)),
         };
+        self.withdraw_rails(&peer, &met);
         match self.add_rails(&peer, met) {
             Ok(None) => {}
             Ok(Some(peer)) => self.renew_plans(&peer),
             Err(error) => log::info!("peer \"{}\": {error}", peer.name.escape_debug()),
+        }
+    }
+
+    /// Has those rails to a peer carry nothing that are offered no more, and those carry again that are.
+    fn withdraw_rails(&self, peer: &Peer, met: &Introduction) {
+        let inner = &self.inner;
+        let mut peers = lock(&inner.sessions.peers);
+        let changed = peers.withdraw_rails(peer.id, &met.rails);
+        if changed.is_empty() {
+            return;
+        }
+        for (rail, is_used) in &changed {
+            let (name, rail, is_used) = (peers.rail_name(*rail), *rail, *is_used);
+            match is_used {
+                true => log::info!("rail {name} is used again"),
+                false => log::info!("rail {name} is withdrawn: an end of it is offered no more"),
+            }
+            inner.workers.tell(|| Command::Rail(rail, is_used));
+        }
+        if let Some(peer) = peers.get(peer.id) {
+            inner.sessions.plane.maintain(peer.id, peer.ways());
         }
     }
 

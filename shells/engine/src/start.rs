@@ -111,6 +111,8 @@ impl Engine {
             true => std::mem::take(&mut listening.listeners),
             false => Vec::new(),
         };
+        let own = address.iter().map(SocketAddr::ip);
+        let entrances = own.chain(config.rails.iter().copied()).collect();
         let limits = config.limits;
         let segments = Arc::new(Segments::new(limits.segments));
         let scratch = add_scratch(&segments)?;
@@ -220,6 +222,7 @@ impl Engine {
             waker_thread: Owned::new(waker_thread),
             guests,
             outside: Mutex::new(outside),
+            entrances: Mutex::new(entrances),
             tasks: Tasks::new(shell.tasks, hooks.calls),
             watch: Watch::default(),
             ending: Ending::default(),

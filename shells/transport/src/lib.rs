@@ -144,6 +144,12 @@ pub trait Endpoint: Send {
         let _ = (address, is_there);
     }
 
+    /// A rail is withdrawn, or used again: its lanes break at once, and none is opened until it is used. For endpoints that are
+    /// made of others; those that are not are not asked to open such lanes.
+    fn set_used(&mut self, rail: RailId, is_used: bool) {
+        let _ = (rail, is_used);
+    }
+
     /// Forgets a segment of a peer that was given up. No work names it any more.
     fn detach_remote(&mut self, _segment: SegmentRef) {}
 

@@ -1,4 +1,4 @@
-//! The rails of a worker: which transport each is of, where it starts, and what is known of its lane.
+//! The rails of a worker: which transport each is of, where it starts, whether it is used, and what is known of its lane.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,8 +19,31 @@ struct Way {
     transport: TransportId,
     /// The address of this host that it starts at; `None`: the kernel chooses, or it is not on the network.
     local: Option<IpAddr>,
+    /// An operator has taken it out of use, here or at its peer.
+    is_withdrawn: bool,
     /// The last epoch of its lane.
     last: Option<(LaneId, Epoch, Stage)>,
+}
+
+impl Way {
+    /// What it is for its lane that the rail can be used from now on, or cannot.
+    fn set_usable(&mut self, is_usable: bool) -> Option<LaneReport> {
+        let (lane, epoch, stage) = self.last.as_mut()?;
+        let fact = match (is_usable, *stage) {
+            (true, _) => LaneFact::PortActive,
+            (false, Stage::Opening) => LaneFact::OpenFailed(Cause::DeviceDown),
+            (false, Stage::Open) => LaneFact::Broken(Cause::DeviceDown),
+            (false, Stage::Over) => return None,
+        };
+        if !is_usable {
+            *stage = Stage::Over;
+        }
+        Some(LaneReport {
+            lane: *lane,
+            epoch: *epoch,
+            fact,
+        })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +62,7 @@ impl Ways {
         self.rows[rail.index()] = Some(Way {
             transport: address.transport,
             local: address.local.filter(|_| address.own.is_empty()),
+            is_withdrawn: before.as_ref().is_some_and(|way| way.is_withdrawn),
             last: before.and_then(|way| way.last),
         });
     }
@@ -56,12 +80,12 @@ impl Ways {
             .map(|way| way.transport)
     }
 
-    /// A lane is to be opened. `false`: the address where its rail starts is gone, so it cannot be.
+    /// A lane is to be opened. `false`: the address where its rail starts is gone, or the rail is withdrawn, so it cannot be.
     pub(super) fn open(&mut self, lane: LaneId, epoch: Epoch) -> bool {
         let Some(way) = self.row(lane) else {
             return true;
         };
-        let is_gone = way.local.is_some_and(|local| self.gone.contains(&local));
+        let is_gone = way.is_withdrawn || way.local.is_some_and(|local| self.gone.contains(&local));
         let stage = match is_gone {
             true => Stage::Over,
             false => Stage::Opening,
@@ -96,24 +120,14 @@ impl Ways {
         };
         let ways = self.rows.iter_mut().flatten();
         let over = ways.filter(|way| way.local == Some(address));
-        let fact = |way: &mut Way| {
-            let (lane, epoch, stage) = way.last.as_mut()?;
-            let fact = match (is_there, *stage) {
-                (true, _) => LaneFact::PortActive,
-                (false, Stage::Opening) => LaneFact::OpenFailed(Cause::DeviceDown),
-                (false, Stage::Open) => LaneFact::Broken(Cause::DeviceDown),
-                (false, Stage::Over) => return None,
-            };
-            if !is_there {
-                *stage = Stage::Over;
-            }
-            Some(LaneReport {
-                lane: *lane,
-                epoch: *epoch,
-                fact,
-            })
-        };
-        over.filter_map(fact).collect()
+        over.filter_map(|way| way.set_usable(is_there)).collect()
+    }
+
+    /// A rail is withdrawn, or used again: what that is for its lane.
+    pub(super) fn set_used(&mut self, rail: RailId, is_used: bool) -> Option<LaneReport> {
+        let way = self.rows.get_mut(rail.index())?.as_mut()?;
+        way.is_withdrawn = !is_used;
+        way.set_usable(is_used)
     }
 
     fn set(&mut self, lane: LaneId, epoch: Epoch, stage: Stage) {
@@ -206,6 +220,38 @@ mod tests {
             assert_eq!(ways.set_there(HERE, true), [report(0, 2, PortActive)]);
             assert!(ways.open(lane(0), Epoch(3)), "{name}");
         }
+    }
+
+    #[test]
+    fn a_rail_that_is_withdrawn_is_not_opened_until_it_is_used_again() {
+        use LaneFact::{Broken, PortActive};
+        let limits = LaneLimits::new(1, 1);
+        let mut ways = ways();
+        // One whose address is there, one where the kernel chooses, one that is not on the network.
+        for rail in [1, 2, 3] {
+            assert!(ways.open(lane(rail), Epoch(1)));
+            ways.hear(&report(rail, 1, LaneFact::Opened { limits }));
+            let broken = report(rail, 1, Broken(Cause::DeviceDown));
+            assert_eq!(ways.set_used(RailId(rail), false), Some(broken));
+            assert_eq!(ways.set_used(RailId(rail), false), None, "told twice");
+            assert!(!ways.open(lane(rail), Epoch(2)));
+            // The session was made anew: the operator's word holds.
+            let address = RailAddress {
+                transport: TransportId(0),
+                local: None,
+                remote: ([10, 0, 0, 2], 7).into(),
+                session: SessionId([1; 16]),
+                secret: None,
+                own: b""[..].into(),
+            };
+            ways.attach(RailId(rail), &address);
+            assert!(!ways.open(lane(rail), Epoch(3)));
+            let active = report(rail, 3, PortActive);
+            assert_eq!(ways.set_used(RailId(rail), true), Some(active));
+            assert!(ways.open(lane(rail), Epoch(4)));
+        }
+        assert!(ways.open(lane(0), Epoch(1)), "the other one is as it was");
+        assert_eq!(ways.set_used(RailId(9), false), None, "there is none");
     }
 
     #[test]

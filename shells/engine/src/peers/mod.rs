@@ -107,10 +107,11 @@ impl Peer {
     }
 
     /// The rails as the control plane wants them, as far as they lead to the peer. Spares only where there are few. Where no
-    /// rail is on the network, it keeps to the address that the peer was dialed at.
+    /// rail that is used is on the network, it keeps to the address that the peer was dialed at.
     pub(crate) fn ways(&self) -> Vec<(Option<IpAddr>, SocketAddr)> {
         let leads = |rail: &&PeerRail| {
-            rail.pair.own.is_none() && self.path.is_none_or(|path| path.has(rail.class))
+            let is_used = !rail.is_withdrawn && rail.pair.own.is_none();
+            is_used && self.path.is_none_or(|path| path.has(rail.class))
         };
         let (spares, rails): (Vec<_>, Vec<_>) =
             (self.rails.iter().filter(leads)).partition(|rail| rail.pair.is_spare());
@@ -119,7 +120,8 @@ impl Peer {
         let mut ways: Vec<_> = all
             .map(|rail| (rail.pair.local, rail.pair.remote))
             .collect();
-        if self.rails.iter().all(|rail| rail.pair.own.is_some()) {
+        let is_off = |rail: &PeerRail| rail.is_withdrawn || rail.pair.own.is_some();
+        if self.rails.iter().all(is_off) {
             ways.push((None, self.dialed));
         }
         ways
@@ -185,6 +187,11 @@ impl Peers {
     /// Has rails start at these addresses too.
     pub(crate) fn add_locals(&mut self, locals: &[IpAddr]) {
         self.locals.extend(locals);
+    }
+
+    /// Has no rail start at these addresses any more.
+    pub(crate) fn remove_locals(&mut self, locals: &[IpAddr]) {
+        self.locals.retain(|local| !locals.contains(local));
     }
 
     /// What is known of this machine is this now.

@@ -10,7 +10,7 @@ use polyrail_core::rail::RailConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::time::Duration;
 use polyrail_core::topology::{self, DeviceFacts, RailMap, Spare};
-use polyrail_core::units::{RailId, Rate, TransportId};
+use polyrail_core::units::{PeerId, RailId, Rate, TransportId};
 use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{RailAddress, SessionId};
 
@@ -208,6 +208,8 @@ pub(crate) struct PeerRail {
     pub(crate) pair: RailPair,
     /// The fabric of its local device.
     pub(crate) class: RailClass,
+    /// An operator has taken one of its ends out of use since.
+    pub(crate) is_withdrawn: bool,
 }
 
 /// How many rails each transport has, of as many as a plan can name.
@@ -281,6 +283,31 @@ impl Peers {
         Ok(rails.chain(spares).collect())
     }
 
+    /// Finds out which rails to a peer are withdrawn, now that it offers these addresses: an end of such a rail is offered no
+    /// more. The answer is those that are withdrawn now, or used again.
+    pub(crate) fn withdraw_rails(
+        &mut self,
+        id: PeerId,
+        offered: &[SocketAddr],
+    ) -> Vec<(RailId, bool)> {
+        let locals = std::mem::take(&mut self.locals);
+        let is_offered = |pair: &RailPair| {
+            let here = pair.local.is_none_or(|local| locals.contains(&local));
+            let there = offered.is_empty() || offered.contains(&pair.remote);
+            pair.own.is_some() || here && there
+        };
+        let peer = self.get_mut(id);
+        let rails = peer.into_iter().flat_map(|peer| &mut peer.rails);
+        let changed = rails.filter_map(|rail| {
+            let is_used = is_offered(&rail.pair);
+            let was_used = !std::mem::replace(&mut rail.is_withdrawn, !is_used);
+            (is_used != was_used).then_some((rail.rail, is_used))
+        });
+        let changed = changed.collect();
+        self.locals = locals;
+        changed
+    }
+
     /// Numbers the rails to a peer behind those that it `has`, and installs them. It is known how long the way there and back
     /// took. The answer is all of them.
     pub(crate) fn install_rails(
@@ -320,6 +347,7 @@ impl Peers {
             rails.push(PeerRail {
                 rail,
                 class: path.class(pair.local),
+                is_withdrawn: false,
                 pair,
             });
         }

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     AttachRail(RailId, RailAddress),
     /// Whether an address of this host is there.
     Address(IpAddr, bool),
+    /// Whether a rail is used, and not withdrawn.
+    Rail(RailId, bool),
     /// A disk is a peer that is always heard.
     AttachDisk(PeerId),
     InstallPlan(PlanId, Box<Plan>),

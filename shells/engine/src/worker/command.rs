@@ -49,6 +49,7 @@ impl Loop<'_> {
             Command::DetachRemote(segment) => self.endpoint.detach_remote(segment),
             Command::AttachRail(rail, address) => self.endpoint.attach_rail(rail, address),
             Command::Address(address, is_there) => self.endpoint.set_there(address, is_there),
+            Command::Rail(rail, is_used) => self.endpoint.set_used(rail, is_used),
             Command::AttachDisk(disk) => self.disks.add(disk),
             Command::InstallPlan(id, plan) => {
                 let installed = self.core.install_plan(now, id, &plan);

@@ -27,6 +27,7 @@ mod path;
 mod prepared;
 mod recording;
 mod registration;
+mod reload;
 mod reset;
 mod restart;
 mod room;
