@@ -3,11 +3,15 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::RegionKey;
+
+use crate::mapped::Mapped;
+
+/// Files of peers' memory that are kept for first writes, at most: each takes a descriptor.
+const FILES_MAX: usize = 256;
 
 /// What is behind a key.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ pub(crate) enum Far {
 #[derive(Debug)]
 pub(crate) enum Memory {
     /// It is mapped here too.
-    Shared(Arc<Mapping>),
+    Shared(Arc<Mapped>),
     /// It is the target's only.
     Private(Private),
 }
@@ -50,7 +54,7 @@ pub(crate) struct Mappings {
 #[derive(Debug)]
 struct Row {
     writable: bool,
-    mapping: Weak<Mapping>,
+    mapped: Weak<Mapped>,
 }
 
 impl Mappings {
@@ -61,23 +65,26 @@ impl Mappings {
         file: &OwnedFd,
         bytes: u64,
         writable: bool,
-    ) -> io::Result<Arc<Mapping>> {
+    ) -> io::Result<Arc<Mapped>> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.retain(|_, row| row.mapping.strong_count() > 0);
+        rows.retain(|_, row| row.mapped.strong_count() > 0);
         let known = rows
             .get(&key)
             .filter(|row| row.writable == writable)
-            .and_then(|row| row.mapping.upgrade())
-            .filter(|mapping| mapping.bytes() == bytes);
-        if let Some(mapping) = known {
-            return Ok(mapping);
+            .and_then(|row| row.mapped.upgrade())
+            .filter(|mapped| mapped.bytes() == bytes);
+        if let Some(mapped) = known {
+            return Ok(mapped);
         }
-        let mapping = Arc::new(Mapping::of_peer(file.as_fd(), bytes, writable)?);
+        let all = rows.values().filter_map(|row| row.mapped.upgrade());
+        let files = all.filter(|mapped| mapped.keeps_file());
+        let keeps = files.count() < FILES_MAX;
+        let mapped = Arc::new(Mapped::of(file, bytes, writable, keeps)?);
         let row = Row {
             writable,
-            mapping: Arc::downgrade(&mapping),
+            mapped: Arc::downgrade(&mapped),
         };
         rows.insert(key, row);
-        Ok(mapping)
+        Ok(mapped)
     }
 }

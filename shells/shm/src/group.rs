@@ -82,6 +82,11 @@ impl<'a> Group<'a> {
         self.spans.len() <= 1
     }
 
+    /// Where its ranges are in the target's segment, and how long each is.
+    pub(crate) fn far(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.spans.iter().map(|span| (span.far, span.bytes))
+    }
+
     /// How it is moved by a way that begins where the target's segment does. It says where the ranges are while this lives.
     pub(crate) fn by(&self, way: Way) -> Transfer {
         Transfer::Many(way, self.spans.as_slice())

@@ -17,6 +17,7 @@ use crate::copy_threads::{Made, Member};
 use crate::far::{Far, Mappings, Memory, Private};
 use crate::group::{Group, SPANS_MAX};
 use crate::mailbox::{GRANTS_MAX, Mailbox, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
+use crate::mapped::Mapped;
 use crate::process::{OpenMemory, Process, is_hung_up};
 use crate::stop::{self, Point};
 use crate::sys::Way;
@@ -322,8 +323,8 @@ impl Lane {
                     Some(file),
                 ) => {
                     let key = self.answered(grant)?;
-                    let mapping = mappings.map(key, &file, bytes, writable)?;
-                    let memory = Memory::Shared(mapping);
+                    let mapped = mappings.map(key, &file, bytes, writable)?;
+                    let memory = Memory::Shared(mapped);
                     (key, there(grant, bytes, writable, memory))
                 }
                 (
@@ -531,14 +532,7 @@ impl Lane {
         let most = self.copy_threads.reach(share);
         let group = Group::of(spans, first, others, entered.as_ref(), (most, end))?;
         match (op, memory) {
-            (Op::Write, Memory::Shared(mapping)) => {
-                let way = Way::Store(mapping.base().as_ptr());
-                self.copy(op, grant, &group, way, share)
-            }
-            (Op::Read, Memory::Shared(mapping)) => {
-                let way = Way::Load(mapping.base().as_ptr());
-                self.copy(op, grant, &group, way, share)
-            }
+            (_, Memory::Shared(mapped)) => self.copy(op, grant, &group, mapped, share),
             (Op::Write, Memory::Private(far)) => self.write(grant, &group, far, share),
             (Op::Read, Memory::Private(far)) => self.pull(grant, &group, far, share),
         }
@@ -607,15 +601,25 @@ impl Lane {
         op: Op,
         grant: u16,
         group: &Group<'_>,
-        way: Way,
+        mapped: &Mapped,
         share: u64,
     ) -> Result<Carried, End> {
         if !self.mailbox.enter(grant) {
             return Ok(Carried::Refused);
         }
-        // SAFETY: what is of this side is entered; the mapping lives, all works end inside it, and it is writable where `allows`
-        // lets a write come here.
-        let made = unsafe { self.make(group, way, share) };
+        let way = match op {
+            Op::Read => mapped.way_from(),
+            Op::Write => mapped.fastest_to(group.far()),
+        };
+        // SAFETY: what is of this side is entered; the mapping and its file live, all works end inside it, and it is writable
+        // where `allows` lets a write come here. For both.
+        let made = unsafe {
+            self.make(group, way, share).or_else(|error| match way {
+                // A file may refuse what its mapping takes, as one that a peer has sealed since.
+                Way::Write(..) => self.make(group, mapped.way_to(), share),
+                _ => Err(error),
+            })
+        };
         // A write that has come too late for the target is one all the same; it waits for those that are inside.
         let still = self.mailbox.leave(grant);
         match made {

@@ -34,6 +34,7 @@ mod far;
 mod group;
 mod lane;
 mod mailbox;
+mod mapped;
 mod mark;
 mod process;
 mod reach;
