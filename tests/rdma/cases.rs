@@ -12,6 +12,7 @@ use polyrail_shared::host_now;
 
 use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, common, initiator, initiator_with_tcp, until};
 use crate::rails::{RAILS, address, drop_answers, drop_rdma, make_device, rail, unmake_device};
+use crate::records::changed_records;
 use crate::wire::{MARK, Wire};
 
 /// All cases, in order.
@@ -33,6 +34,7 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("no-ghost-writes", no_ghost_writes),
     ("nothing-left", nothing_left),
     ("encrypted-lanes", encrypted_lanes),
+    ("changed-records", changed_records),
     ("target-stopped", target_stopped),
     ("target-killed", target_killed),
     ("beside-ib-write-bw", beside_ib_write_bw),

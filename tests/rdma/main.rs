@@ -6,6 +6,7 @@
 mod cases;
 mod ends;
 mod rails;
+mod records;
 mod target;
 mod wire;
 

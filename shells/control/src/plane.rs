@@ -40,7 +40,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ use crate::codec::{
     TRANSPORT_ADDRESS_BYTES_MAX, TransportOffer,
 };
 use crate::process::Process;
-use crate::security::ClusterKey;
+use crate::security::{ClusterKey, Keyring};
 
 /// The longest body of a call and of its answer: what a frame leaves after the numbers around it.
 pub const CALL_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
@@ -369,6 +369,8 @@ pub enum SessionEnd {
     Deserted,
     /// Another one needed its room.
     MadeRoom,
+    /// It began with a key that was replaced some time ago.
+    OldKey,
 }
 
 impl std::fmt::Display for SessionEnd {
@@ -378,40 +380,8 @@ impl std::fmt::Display for SessionEnd {
             Self::Exited => "its process has ended",
             Self::Deserted => "it had no connection for too long",
             Self::MadeRoom => "another one needed its room",
+            Self::OldKey => "it began with a key that was replaced",
         })
-    }
-}
-
-/// The cluster's key, as it is now.
-#[derive(Clone, Default)]
-struct Keyring(Arc<RwLock<Option<Arc<ClusterKey>>>>);
-
-impl Keyring {
-    fn new(key: Option<Arc<ClusterKey>>) -> Self {
-        Self(Arc::new(RwLock::new(key)))
-    }
-
-    fn get(&self) -> Option<Arc<ClusterKey>> {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Takes another key in its place, where there is one.
-    fn replace(&self, key: Arc<ClusterKey>) -> bool {
-        let mut own = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let is_there = own.is_some();
-        if is_there {
-            *own = Some(key);
-        }
-        is_there
-    }
-}
-
-impl std::fmt::Debug for Keyring {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Keyring")
     }
 }
 
@@ -431,8 +401,10 @@ pub struct Notifier<'a> {
 /// What a peer says of itself when it lets us in.
 #[derive(Clone, Debug)]
 pub struct Introduction {
-    /// Its name.
+    /// Its name: its own word.
     pub name: String,
+    /// Whom its certificate names, if it showed one. All its connections show one with that name.
+    pub member: Option<String>,
     /// Drawn at random when its process started.
     pub incarnation: u64,
     /// The session.
@@ -593,10 +565,18 @@ impl Plane {
         });
     }
 
-    /// Uses another cluster key for connections that begin from now on. `false`: there is none, and whether connections are
-    /// within TLS does not change.
-    pub fn replace_key(&self, key: Arc<ClusterKey>) -> bool {
-        self.inner.keyring.replace(key)
+    /// Uses another cluster key for connections that begin from now on. Sessions of peers that began with the one before end
+    /// after this time, if one is said, and their peers make new ones if they have the new key; else they stay. `false`: there
+    /// is no key, and whether connections are within TLS does not change.
+    pub fn replace_key(&self, key: Arc<ClusterKey>, ends_old: Option<Duration>) -> bool {
+        let Some(before) = self.inner.keyring.replace(key) else {
+            return false;
+        };
+        if let Some(within) = ends_old {
+            let key = before.fingerprint();
+            self.inner.mailbox.post(Command::LeaveKey { key, within });
+        }
+        true
     }
 
     /// Tells a peer how many bytes have been moved with it: see [`Handler::moved`].

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 
 use ipnet::IpNet;
+use polyrail_control::security::fits;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
 
 use crate::config::SecurityConfig;
@@ -44,16 +45,6 @@ impl Who {
         let length = self.name.as_ref().map_or(0, String::len);
         let bits = self.prefix.map_or(0, |prefix| prefix.prefix_len() + 1);
         (is_whole, length, bits)
-    }
-}
-
-/// Whether a name is one of those that a pattern stands for.
-fn fits(pattern: &str, name: &str) -> bool {
-    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
-        (Some(rest), Some(_)) => name.contains(rest.trim_end_matches('*')),
-        (Some(end), None) => name.ends_with(end),
-        (None, Some(begin)) => name.starts_with(begin),
-        (None, None) => name == pattern,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::listen;
 use crate::lock::lock;
 
 /// Keys that [`Engine::reload`] heeds. All others count when an engine starts.
-pub const RELOADED: [&str; 8] = [
+pub const RELOADED: [&str; 10] = [
     "rails",
     "limits/segments",
     "control/sessions_max",
@@ -22,6 +22,8 @@ pub const RELOADED: [&str; 8] = [
     "security/certificate",
     "security/key",
     "security/roots",
+    "security/targets",
+    "security/old_key_s",
 ];
 
 impl Engine {
@@ -32,7 +34,8 @@ impl Engine {
     /// - `limits/segments`, `control/sessions_max`, `control/connections_max`: what there can be from now on. What there is more
     ///   stays.
     /// - `security/key_file`, or `security/certificate`, `security/key` and `security/roots`: what is in them, read anew, is for all
-    ///   connections that begin from now on. An engine that asks nobody who is a member does not begin to, and none stops.
+    ///   connections that begin from now on, and so are `security/targets`. With `security/old_key_s`, sessions of peers that began
+    ///   with what was before end that much later. An engine that asks nobody who is a member does not begin to, and none stops.
     ///
     /// All of it or, where something is wrong, nothing.
     ///
@@ -52,7 +55,9 @@ impl Engine {
         }
         self.change_rails(config)?;
         if let Some(key) = key {
-            inner.sessions.plane.replace_key(key.clone());
+            let old = config.security.old_key;
+            let ends_old = (!old.is_zero()).then_some(old);
+            inner.sessions.plane.replace_key(key.clone(), ends_old);
             self.set_key(key);
         }
         inner.segments.set_most(config.limits.segments);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use polyrail_control::security::file::read_private;
+use polyrail_control::security::file::{read_private, read_trusted};
 use polyrail_control::security::{ClusterKey, Fingerprint, KeyFileError, Secret};
 
 use crate::config::SecurityConfig;
@@ -47,14 +47,14 @@ impl SecurityConfig {
 
     fn certified(&self) -> Result<Arc<ClusterKey>, EngineError> {
         let read = |key: &str, file: &str| {
-            std::fs::read(file).map_err(|error| EngineError::Config {
-                text: format!("{key}: cannot read {file}: {error}"),
+            read_trusted(Path::new(file)).map_err(|error| EngineError::Config {
+                text: format!("{key}: {error}"),
             })
         };
         let certificate = read("security/certificate", &self.certificate)?;
         let roots = read("security/roots", &self.roots)?;
         let key = read_private(Path::new(&self.key)).map_err(EngineError::Key)?;
-        let certified = ClusterKey::certified(&certificate, &key, &roots);
+        let certified = ClusterKey::certified(&certificate, &key, &roots, &self.targets);
         let certified = certified.map_err(|why| {
             let file = match why.what {
                 "certificate" => &self.certificate,

@@ -11,6 +11,7 @@ use polyrail_core::orchestrator::Proof;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::units::{PeerId, RailId, TransportId};
 use polyrail_transport::complaint::Lines;
+use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{complain, remark};
 
 use crate::engine::Engine;
@@ -226,9 +227,12 @@ impl Engine {
                 .transports
                 .iter()
                 .find(|again| again.name == offer.name);
-            if let Some(again) = again {
-                offer.clone_from(again);
-            }
+            let Some(again) = again else {
+                continue;
+            };
+            let encrypts = before.secret.as_ref().is_some_and(SessionSecret::encrypts);
+            let nothing = encrypts.then(|| catalog.unencrypted(again)).flatten();
+            *offer = nothing.unwrap_or_else(|| again.clone());
         }
         Introduction {
             rails: said.addresses,

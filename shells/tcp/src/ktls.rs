@@ -29,17 +29,12 @@ const SALT_BYTES: usize = 4;
 
 /// Has the kernel encrypt what is sent from now on, and decrypt what is received, until the connection ends. What was sent
 /// before is as it was; what the peer encrypts may not have been received yet.
-pub(crate) fn encrypt(
-    stream: &TcpStream,
-    ours: Direction<'_>,
-    theirs: Direction<'_>,
-) -> io::Result<()> {
+pub fn encrypt(stream: &TcpStream, ours: Direction<'_>, theirs: Direction<'_>) -> io::Result<()> {
     attach(stream)?;
     direct(stream, libc::TLS_TX, ours)?;
-    direct(stream, libc::TLS_RX, theirs)?;
-    // Our peers do not pad, so records go to where they belong without a copy. Kernels before 6.0 do not know it.
-    let _ = set(stream, libc::SOL_TLS, libc::TLS_RX_EXPECT_NO_PAD, &1_u32);
-    Ok(())
+    // Without `TLS_RX_EXPECT_NO_PAD`, which saves a copy: with it the kernel decrypts a record to where it belongs before it knows
+    // whether that is what was sent, and bytes that somebody has changed on the way would be in memory.
+    direct(stream, libc::TLS_RX, theirs)
 }
 
 /// Whether this kernel can do so; an error says what is missing. That may be there later: a module can be loaded.

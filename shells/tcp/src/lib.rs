@@ -15,7 +15,7 @@
 
 mod endpoint;
 mod inbox;
-mod ktls;
+pub mod ktls;
 mod lane;
 mod opening;
 mod place;

@@ -215,6 +215,9 @@ impl Doorman {
     }
 
     fn let_in(&mut self, key: Key, said: Event) {
+        if self.wires.fingerprint(key).is_some() {
+            self.wires.note_proved(key);
+        }
         let Some((stream, remote, channel)) = self.wires.take_whole(key) else {
             return;
         };

@@ -13,6 +13,7 @@ use super::notification::Notification;
 use super::peer::{ConnectReply, First, Link, Peer, Route};
 use super::question::{CALL_AGAIN_MAX, DESCRIBE_AGAIN_MAX, Question, send, send_by_turns};
 use super::reactor::Context;
+use super::target::printable;
 use super::timers::Timer;
 use super::watches::Watched;
 use super::wires::{Key, WireEvent, Wires};
@@ -22,6 +23,15 @@ use crate::connection::{Ended, Event, Welcome};
 
 /// Questions of one kind that may wait for one peer.
 const QUESTIONS_MAX: usize = 1024;
+
+/// What is said of a member who answers in another one's place.
+fn other_member(member: Option<String>) -> String {
+    let name = member.unwrap_or("nobody".into());
+    format!(
+        "its certificate names \"{}\", and the session is with a member of another name",
+        printable(&name)
+    )
+}
 
 /// All peers that we have connected to.
 #[derive(Default)]
@@ -288,6 +298,14 @@ impl Initiator {
         let Some(peer) = self.peers.get_mut(&id) else {
             return wires.goodbye(key);
         };
+        let member = wires.member(key);
+        if !peer.is_of(member.as_deref()) {
+            complain!("control: {}: {}", peer.ends(ctx), other_member(member));
+            let text = format!("\"{}\" asked for somebody else", ctx.name);
+            wires.refuse(key, Refusal::Key, text);
+            peer.lose(wires.now(), key);
+            return self.rearm(wires, id);
+        }
         if let Some(known) = &peer.known
             && (known.session, known.incarnation) != (welcome.session, welcome.incarnation)
         {
@@ -317,7 +335,8 @@ impl Initiator {
         );
         match secret {
             Ok(secret) => {
-                peer.introduce(welcome, secret, wires.features(key), wires.round_trip(key));
+                let features = wires.features(key);
+                peer.introduce(welcome, member, secret, features, wires.round_trip(key));
             }
             Err(error) => {
                 let ends = peer.ends(ctx);
@@ -477,6 +496,7 @@ impl Initiator {
         };
         let was_up = route.link == Link::Up(key);
         let ends = ctx.ends(route.local, name, route.remote);
+        let member = wires.member(key);
         if let Some(first) = peer.first.take() {
             let error = ConnectError::from_ended(ends, why);
             return self.give_up(wires, id, first, error);
@@ -488,7 +508,10 @@ impl Initiator {
             false if why.is_about_keys() => complain!("control: connecting {ends}: {why}"),
             false => log::debug!("control: connecting {ends}: {why}"),
         }
-        if let Ended::SessionUnknown { name, incarnation } = why
+        let is_unknown = matches!(why, Ended::SessionUnknown { .. });
+        if is_unknown && !peer.is_of(member.as_deref()) {
+            complain!("control: {ends}: {}", other_member(member));
+        } else if let Ended::SessionUnknown { name, incarnation } = why
             && let Some(loss) = peer.judge(ends, name, incarnation)
         {
             return self.lose_session(ctx, wires, id, loss);

@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::notification::Notification;
 use super::{AskError, ConnectError, Introduction, Party, Rails};
 use crate::codec::SegmentDescriptor;
+use crate::security::Fingerprint;
 
 /// Commands that may wait before those that are repeated anyway are dropped.
 const WAITING_MAX: usize = 16 * 1024;
@@ -58,6 +59,11 @@ pub(super) enum Command {
     Listen(TcpListener),
     /// This engine is about to end.
     Leave,
+    /// Sessions that began with a key that was replaced are to end after this time.
+    LeaveKey {
+        key: Fingerprint,
+        within: std::time::Duration,
+    },
     Limit {
         sessions: usize,
         connections: usize,

@@ -41,6 +41,8 @@ pub(super) type ConnectReply = SyncSender<Result<Introduction, ConnectError>>;
 /// Who the peer is, once it has welcomed us.
 pub(super) struct Known {
     pub(super) name: String,
+    /// Whom the certificate named that it showed first.
+    member: Option<String>,
     pub(super) incarnation: u64,
     pub(super) session: SessionId,
     /// Feature bits in force.
@@ -128,6 +130,12 @@ impl Peer {
         self.known.as_ref().map(|known| known.name.clone())
     }
 
+    /// Whether somebody whose certificate names him so may be it.
+    pub(super) fn is_of(&self, member: Option<&str>) -> bool {
+        let known = self.known.as_ref();
+        known.is_none_or(|known| known.member.as_deref() == member)
+    }
+
     /// Whether it is known and has a feature.
     pub(super) fn understands(&self, feature: u64) -> bool {
         let known = self.known.as_ref();
@@ -193,6 +201,7 @@ impl Peer {
     pub(super) fn introduce(
         &mut self,
         welcome: Welcome,
+        member: Option<String>,
         secret: Option<SessionSecret>,
         features: u64,
         round_trip: Duration,
@@ -200,8 +209,10 @@ impl Peer {
         if self.known.is_some() {
             return;
         }
+        let known_member = member.clone();
         self.known = Some(Known {
             name: welcome.name.clone(),
+            member,
             incarnation: welcome.incarnation,
             session: welcome.session,
             features,
@@ -209,6 +220,7 @@ impl Peer {
         if let Some(first) = self.first.take() {
             let _ = first.reply.send(Ok(Introduction {
                 name: welcome.name,
+                member: known_member,
                 incarnation: welcome.incarnation,
                 session: welcome.session,
                 secret,

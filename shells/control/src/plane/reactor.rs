@@ -19,10 +19,11 @@ use super::target::{Limits, Target};
 use super::timers::Timer;
 use super::watches::Watched;
 use super::wires::{Key, Owner, Talk, WireEvent, Wires, Woken};
-use super::{AskError, Ends, Handler, Keyring, Party, PlaneConfig};
+use super::{AskError, Ends, Handler, Party, PlaneConfig};
 use crate::codec::{Frame, RailFact, SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
 use crate::process::Process;
+use crate::security::Keyring;
 use polyrail_transport::complain;
 
 /// Reads from one wire per wake-up, so that one peer cannot keep the thread from the others.
@@ -354,6 +355,7 @@ impl Reactor {
             Timer::Session(id) => self.target.handle_timeout(ctx, wires, SessionId(id)),
             Timer::Exited(watch) => self.handle_exited(watch),
             // The door has its own.
+            Timer::LeftKeys => self.target.end_left_keys(ctx, wires),
             Timer::Listeners => {}
             Timer::Shutdown => self.stopped = true,
         }
@@ -404,6 +406,9 @@ impl Reactor {
                 sessions,
                 connections,
             } => self.target.limit(sessions, connections),
+            Command::LeaveKey { key, within } => {
+                self.target.leave_key(wires, key, within.into());
+            }
             Command::Moved { peer, bytes } => self.initiator.say_moved(wires, peer, bytes),
             Command::Disconnect { peer } => self.initiator.disconnect(ctx, wires, peer),
             Command::SeePath { peer, rails, asker } => {

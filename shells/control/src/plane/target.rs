@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use polyrail_core::stage::StageMessage;
 use polyrail_core::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use crate::codec::{
     Frame, LEAVING, NAME_BYTES_MAX, NODES, PATH_RAILS_MAX, RAILS, Refusal, SegmentDescriptor,
 };
 use crate::connection::{Ended, Event, Hello, Join, Welcome};
+use crate::security::Fingerprint;
 
 /// Control connections of one session.
 const CONNECTIONS_MAX: usize = 64;
@@ -54,6 +56,8 @@ struct Session {
     domain: TrustDomain,
     /// What its lanes prove themselves with, if there is a cluster key.
     secret: Option<SessionSecret>,
+    /// The key of this end that it began with.
+    key: Option<Fingerprint>,
     /// Its open connections.
     connections: BTreeSet<Key>,
     /// When something last came on any of them.
@@ -108,6 +112,8 @@ pub(super) struct Target {
     /// Sessions that are over while the engine still ends what belongs to them. Not yet unknown: to say so
     /// would be proof that nothing of them can write any more.
     ending: HashSet<SessionId>,
+    /// Keys that were replaced, and when sessions that began with them end.
+    left_keys: Vec<(Instant, Fingerprint)>,
     /// The session of each open inbound connection.
     members: HashMap<Key, SessionId>,
 }
@@ -131,6 +137,7 @@ impl Target {
             answers_bytes: 0,
             ending: HashSet::new(),
             members: HashMap::new(),
+            left_keys: Vec::new(),
         }
     }
 
@@ -230,6 +237,7 @@ impl Target {
             incarnation: hello.incarnation,
             domain,
             secret: secret.clone(),
+            key: wires.fingerprint(key),
             connections: BTreeSet::from([key]),
             heard_at: wires.now(),
             fences: HashMap::new(),
@@ -385,23 +393,34 @@ impl Target {
 
     fn handle_join(&mut self, ctx: &Context, wires: &mut Wires, key: Key, join: Join) {
         let session = join.session;
-        if self.ending.contains(&session) {
-            let text = format!("\"{}\" is ending the session", ctx.name);
-            return wires.refuse(key, Refusal::ShuttingDown, text);
-        }
-        let Some(known) = self.sessions.get(&session) else {
-            let text = format!("\"{}\" does not know the session", ctx.name);
-            return wires.refuse(key, Refusal::SessionUnknown, text);
+        // Who has a ticket speaks to an engine with a key. He is told nothing of it before he has proved himself, and sessions
+        // that there are, that end and that there never were are alike to him.
+        let unproved = join.ticket.is_some().then_some(Denied::Proof);
+        let deny = |wires: &mut Wires, denied: Denied| {
+            let remote = wires.remote(key);
+            complain!("control: a lane from {remote} is turned away: {denied}");
+            wires.refuse(key, Refusal::Key, denied.to_string());
+        };
+        let known = match self.sessions.get(&session) {
+            Some(known) => known,
+            None => match unproved {
+                Some(denied) => {
+                    ctx.lanes_denied.fetch_add(1, Relaxed);
+                    return deny(wires, denied);
+                }
+                None if self.ending.contains(&session) => {
+                    let text = format!("\"{}\" is ending the session", ctx.name);
+                    return wires.refuse(key, Refusal::ShuttingDown, text);
+                }
+                None => {
+                    let text = format!("\"{}\" does not know the session", ctx.name);
+                    return wires.refuse(key, Refusal::SessionUnknown, text);
+                }
+            },
         };
         let (proof, keys) = match known.admit(&join) {
             Ok(admitted) => admitted,
-            Err(denied) => {
-                complain!(
-                    "control: a lane from {} is turned away: {denied}",
-                    wires.remote(key)
-                );
-                return wires.refuse(key, Refusal::Key, denied.to_string());
-            }
+            Err(denied) => return deny(wires, denied),
         };
         if let Some(text) = known.is_foreign(ctx, wires, key) {
             complain!("control: {text}");
@@ -677,6 +696,40 @@ impl Target {
         }
     }
 
+    /// Sessions that began with this key end within this time, unless it is the key again by then.
+    pub(super) fn leave_key(&mut self, wires: &mut Wires, key: Fingerprint, within: Duration) {
+        self.left_keys.push((wires.now() + within, key));
+        self.watch_left_keys(wires);
+    }
+
+    /// Ends sessions that began with a key that was left so long ago.
+    pub(super) fn end_left_keys(&mut self, ctx: &Context, wires: &mut Wires) {
+        let now = wires.now();
+        let due = |(at, _): &mut (Instant, Fingerprint)| *at <= now;
+        let due: Vec<_> = self.left_keys.extract_if(.., due).collect();
+        let current = wires.current_key();
+        for (_, key) in due.into_iter().filter(|(_, key)| Some(*key) != current) {
+            let began_with =
+                |(id, session): (&SessionId, &Session)| (session.key == Some(key)).then_some(*id);
+            let old: Vec<_> = self.sessions.iter().filter_map(began_with).collect();
+            if !old.is_empty() {
+                log::info!(
+                    "control: {} sessions that began with key {key} end",
+                    old.len()
+                );
+            }
+            for id in old {
+                self.end_session(ctx, wires, id, SessionEnd::OldKey);
+            }
+        }
+        self.watch_left_keys(wires);
+    }
+
+    fn watch_left_keys(&self, wires: &mut Wires) {
+        let next = self.left_keys.iter().map(|(at, _)| *at).min();
+        wires.timers.set(Timer::LeftKeys, next);
+    }
+
     fn end_session(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId, why: SessionEnd) {
         let Some(session) = self.sessions.remove(&id) else {
             return;
@@ -919,6 +972,6 @@ fn bounded(result: Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
 }
 
 /// A peer's name for the log.
-fn printable(name: &str) -> std::str::EscapeDebug<'_> {
+pub(super) fn printable(name: &str) -> std::str::EscapeDebug<'_> {
     name.escape_debug()
 }

@@ -1,6 +1,7 @@
 //! The plane over real sockets on loopback.
 
 mod beats;
+mod impostors;
 mod keys;
 mod notifications;
 mod staging;

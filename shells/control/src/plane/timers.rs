@@ -21,6 +21,8 @@ pub(super) enum Timer {
     Session([u8; 16]),
     /// Another look at a process that may have ended, by the watch on it.
     Exited(Key),
+    /// The end of sessions that began with a key that was replaced.
+    LeftKeys,
     /// Listening again after `accept` failed.
     Listeners,
     /// The end of the shutdown's patience.

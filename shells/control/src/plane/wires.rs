@@ -17,7 +17,6 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::Keyring;
 use super::crowd::Crowd;
 use super::door::Arrival;
 use super::line::Line;
@@ -28,6 +27,7 @@ use crate::codec::{CodecError, Frame, Refusal};
 use crate::connection::{Connection, ConnectionConfig, Event, Hello, Welcome};
 use crate::process::Process;
 use crate::security::channel::Channel;
+use crate::security::{Fingerprint, Keyring};
 
 /// Names a socket in this process; never used twice. An older socket has a smaller key.
 pub(super) type Key = u64;
@@ -342,11 +342,7 @@ impl Wires {
             );
             self.remove(oldest);
         }
-        let channel = Channel::inbound(
-            self.now(),
-            self.talk.times,
-            self.talk.keyring.get().as_ref(),
-        );
+        let channel = Channel::inbound(self.now(), self.talk.times, &self.talk.keyring);
         let added = stream
             .set_nonblocking(true)
             .and_then(|()| stream.set_nodelay(true))
@@ -496,6 +492,12 @@ impl Wires {
             }
         }
         keys
+    }
+
+    /// Who is at the other end of a wire has proved himself.
+    pub(super) fn note_proved(&mut self, key: Key) {
+        let place = self.place(key);
+        self.line.note_proved(place);
     }
 
     /// Whether somebody waits for his handshake.
@@ -823,6 +825,19 @@ impl Wires {
         remote.map_or(TrustDomain::COMMON, |remote| {
             ctx.handler.domain_of(remote.ip().to_canonical(), member)
         })
+    }
+
+    /// What people tell the key by that handshakes begin with now.
+    pub(super) fn current_key(&self) -> Option<Fingerprint> {
+        self.talk.keyring.get().map(|key| key.fingerprint())
+    }
+
+    /// What people tell the key by that a wire's TLS began with at this end.
+    pub(super) fn fingerprint(&self, key: Key) -> Option<Fingerprint> {
+        match &self.wires.get(&key)?.stage {
+            Stage::Talking(channel) => channel.fingerprint(),
+            Stage::Dialling { .. } | Stage::Failed => None,
+        }
     }
 
     /// Whom the certificate names that was shown on a wire.

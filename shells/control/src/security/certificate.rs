@@ -20,19 +20,29 @@ use rustls::{
 use webpki::EndEntityCert;
 
 use super::expiry::Expiry;
-use super::identity::{ClusterKey, Fingerprint, no_tls12, provider};
+use super::identity::{ClusterKey, Fingerprint, OtherKey, no_tls12, provider};
 
 const SPIFFE: &str = "spiffe://";
 
+/// Certificates between the first of a chain and a root, at most. A stranger may show any, and each is another way to look
+/// for a root.
+const BETWEEN_MAX: usize = 4;
+
 impl ClusterKey {
     /// Certificates instead of a key: the `certificate` with its chain, its private `key` and the `roots` that peers have to
-    /// be under, each as PEM.
-    pub fn certified(certificate: &[u8], key: &[u8], roots: &[u8]) -> Result<Self, BadPem> {
+    /// be under, each as PEM. `targets`: patterns of the names that connections may be made to; none: any name.
+    pub fn certified(
+        certificate: &[u8],
+        key: &[u8],
+        roots: &[u8],
+        targets: &[String],
+    ) -> Result<Self, BadPem> {
         let chain = certificates(certificate, "certificate")?;
         let first = chain.first();
         let first = first.ok_or_else(|| bad("certificate", "no certificate is in it"))?;
         name_of(first).ok_or_else(|| bad("certificate", NoName))?;
-        Self::certified_by(chain, key, roots)
+        check_between(chain.get(1..).unwrap_or_default()).map_err(|why| bad("certificate", why))?;
+        Self::certified_by(chain, key, roots, targets)
     }
 
     /// The same, whomever the chain names.
@@ -40,6 +50,7 @@ impl ClusterKey {
         chain: Vec<CertificateDer<'static>>,
         key: &[u8],
         roots: &[u8],
+        targets: &[String],
     ) -> Result<Self, BadPem> {
         let provider = provider();
         let fingerprint = Fingerprint::of(chain.first().map_or(&[], |first| first.as_ref()));
@@ -53,7 +64,8 @@ impl ClusterKey {
         for root in certificates(roots, "roots")? {
             store.add(root).map_err(|why| bad("roots", why))?;
         }
-        let named = Named::new(store, provider.clone()).map_err(|why| bad("roots", why))?;
+        let named = Named::new(store, provider.clone(), targets.to_vec());
+        let named = named.map_err(|why| bad("roots", why))?;
         let shown = Arc::new(SingleCertAndKey::from(shown));
         let assembled = Self::assemble(fingerprint, &provider, &Arc::new(named), shown);
         let mut certified = assembled.map_err(|why| bad("certificate", why))?;
@@ -119,7 +131,11 @@ pub(super) fn explain(error: &Error) -> Option<String> {
     };
     Some(match why {
         // A cluster's key.
-        Bad::Other(_) => return None,
+        Bad::Other(why) if why.0.is::<OtherKey>() => return None,
+        Bad::NotValidForNameContext { presented, .. } => format!(
+            "its certificate names \"{}\", whom security/targets does not name",
+            presented.concat()
+        ),
         Bad::NotValidForName => format!("its certificate is not accepted: {NoName}"),
         Bad::Expired | Bad::ExpiredContext { .. } => format!("its certificate has expired ({why})"),
         Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
@@ -141,7 +157,7 @@ fn explain_alert(error: &Error) -> Option<&'static str> {
             "it says that this engine's certificate is under none of its security/roots"
         }
         Error::AlertReceived(Alert::BadCertificate | Alert::UnsupportedCertificate) => {
-            "it does not accept this engine's certificate: does that name its holder?"
+            "it does not accept this engine's certificate: does that name its holder, and is that one of its security/targets?"
         }
         _ => return None,
     })
@@ -158,9 +174,44 @@ fn under_no_root(error: Error) -> Error {
     }
 }
 
+/// Checks what is shown between the first certificate and a root before ways to a root are looked for, of which there are as many
+/// as orders of certificates of one name.
+fn check_between(others: &[CertificateDer<'_>]) -> Result<(), Error> {
+    let count = others.len();
+    if count > BETWEEN_MAX {
+        let text = format!("{count} certificates beside its first; {BETWEEN_MAX} are the limit");
+        return Err(Error::General(text));
+    }
+    let mut names = Vec::new();
+    for other in others {
+        let parsed = EndEntityCert::try_from(other);
+        let parsed =
+            parsed.map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let name = parsed.subject().to_vec();
+        if names.contains(&name) {
+            let text = "two certificates of one name beside its first";
+            return Err(Error::General(text.into()));
+        }
+        names.push(name);
+    }
+    Ok(())
+}
+
+/// Whether a name is one of those that a pattern stands for: `*` at its beginning or its end stands for anything.
+pub fn fits(pattern: &str, name: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(rest), Some(_)) => name.contains(rest.trim_end_matches('*')),
+        (Some(end), None) => name.ends_with(end),
+        (None, Some(begin)) => name.starts_with(begin),
+        (None, None) => name == pattern,
+    }
+}
+
 /// Accepts who shows a certificate with a name, under one of the roots.
 #[derive(Debug)]
 struct Named {
+    /// Patterns of the names that connections may be made to; none: any name.
+    targets: Vec<String>,
     provider: Arc<CryptoProvider>,
     roots: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
@@ -170,21 +221,36 @@ impl Named {
     fn new(
         roots: RootCertStore,
         provider: Arc<CryptoProvider>,
+        targets: Vec<String>,
     ) -> Result<Self, rustls::server::VerifierBuilderError> {
         let roots = Arc::new(roots);
         let clients =
             WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build()?;
         Ok(Self {
+            targets,
             provider,
             roots,
             clients,
         })
     }
 
-    fn check_name(shown: &CertificateDer<'_>) -> Result<(), Error> {
+    fn check_name(shown: &CertificateDer<'_>) -> Result<String, Error> {
         // The nearest of the errors that the peer's alert can tell from a certificate that is not trusted.
         let unnamed = || Error::InvalidCertificate(CertificateError::NotValidForName);
-        name_of(shown).map(drop).ok_or_else(unnamed)
+        name_of(shown).ok_or_else(unnamed)
+    }
+
+    /// Whether connections may be made to whom a certificate names.
+    fn check_target(&self, name: String, asked: &ServerName<'_>) -> Result<(), Error> {
+        let mut targets = self.targets.iter();
+        if self.targets.is_empty() || targets.any(|pattern| fits(pattern, &name)) {
+            return Ok(());
+        }
+        let why = CertificateError::NotValidForNameContext {
+            expected: asked.to_owned(),
+            presented: vec![name],
+        };
+        Err(Error::InvalidCertificate(why))
     }
 
     fn check_signature(
@@ -203,10 +269,11 @@ impl ServerCertVerifier for Named {
         &self,
         shown: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
+        asked: &ServerName<'_>,
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        check_between(others)?;
         let parsed = rustls::server::ParsedCertificate::try_from(shown)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
         rustls::client::verify_server_cert_signed_by_trust_anchor(
@@ -217,7 +284,7 @@ impl ServerCertVerifier for Named {
             algorithms,
         )
         .map_err(under_no_root)?;
-        Self::check_name(shown)?;
+        self.check_target(Self::check_name(shown)?, asked)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -256,6 +323,7 @@ impl ClientCertVerifier for Named {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        check_between(others)?;
         let verified = self.clients.verify_client_cert(shown, others, now);
         let verified = verified.map_err(under_no_root)?;
         Self::check_name(shown)?;

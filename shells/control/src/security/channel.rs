@@ -15,7 +15,8 @@ use zeroize::Zeroizing;
 
 use super::certificate::{self, explain};
 use super::distrust::Distrust;
-use super::identity::{ClusterKey, Fingerprint, OtherKey};
+use super::identity::{ClusterKey, Fingerprint, OtherKey, PROTOCOL};
+use super::keyring::Keyring;
 use crate::connection::{Connection, ConnectionConfig, Hello, Surroundings};
 
 /// The longest first message of somebody who begins TLS. Ours has about 200 bytes.
@@ -38,6 +39,9 @@ const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
 
 /// The kind of a record that begins TLS.
 const HANDSHAKE: u8 = 0x16;
+
+/// The kind of the message that a client begins with (RFC 8446, 4).
+const CLIENT_HELLO: u8 = 1;
 
 /// A greeting in clear begins so.
 const CLEAR: u8 = b'p';
@@ -62,20 +66,20 @@ enum Layer {
     Clear,
     /// Inbound, to an engine with a key: what has come does not say yet whether it is TLS.
     Opening {
-        key: Arc<ClusterKey>,
+        keyring: Keyring,
         first: Vec<u8>,
     },
     Tls(Box<Tls>),
 }
 
 impl Channel {
-    /// A connection that somebody made to us.
-    pub fn inbound(now: Instant, config: ConnectionConfig, key: Option<&Arc<ClusterKey>>) -> Self {
+    /// A connection that somebody made to us. TLS begins with the key that is on the keyring then.
+    pub fn inbound(now: Instant, config: ConnectionConfig, keyring: &Keyring) -> Self {
         let connection = Connection::inbound(now, config);
-        let layer = match key {
+        let layer = match keyring.get() {
             None => Layer::Clear,
-            Some(key) => Layer::Opening {
-                key: key.clone(),
+            Some(_) => Layer::Opening {
+                keyring: keyring.clone(),
                 first: Vec::new(),
             },
         };
@@ -149,6 +153,12 @@ impl Channel {
                     );
                     return self.connection.distrust(now, Distrust::Tls { text });
                 }
+                // What is in more would be answered outside the line.
+                if is_whole(first) && !is_one_message(first) {
+                    *first = Vec::new();
+                    let text = "its first record is not one ClientHello".into();
+                    return self.connection.distrust(now, Distrust::Tls { text });
+                }
                 // Whoever begins says no more until he is answered.
                 if first.len() > RECORD_HEADER_BYTES + CLIENT_HELLO_BYTES_MAX {
                     let bytes = std::mem::take(first).len();
@@ -182,14 +192,14 @@ impl Channel {
 
     /// Answers the first message of TLS, if it [waits](Self::waits): most of what a stranger can make us compute.
     pub fn begin(&mut self, now: Instant) {
-        let Layer::Opening { key, first } = &mut self.layer else {
+        let Layer::Opening { keyring, first } = &mut self.layer else {
             return;
         };
-        if !is_whole(first) {
+        let Some(key) = keyring.get().filter(|_| is_whole(first)) else {
             return;
-        }
+        };
         let first = std::mem::take(first);
-        match Tls::server(key) {
+        match Tls::server(&key) {
             Ok(tls) => {
                 self.connection.set_surroundings(Surroundings::Tls);
                 self.layer = Layer::Tls(Box::new(tls));
@@ -209,6 +219,14 @@ impl Channel {
             .session
             .export_keying_material(bytes, SESSION, Some(session));
         exported.map(Some).map_err(io::Error::other)
+    }
+
+    /// What people tell the key of this end by that TLS began with; `None`: it has not, or it is in clear.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        match &self.layer {
+            Layer::Tls(tls) => Some(tls.ours),
+            Layer::Clear | Layer::Opening { .. } => None,
+        }
     }
 
     /// Whom the certificate names that the other end has proved to have; `None`: it has shown none, or nothing is proved yet.
@@ -366,6 +384,9 @@ impl Tls {
             }
             let state = self.session.process_new_packets();
             let state = state.map_err(|error| self.judge(&error))?;
+            if !self.is_handshaking() && self.session.alpn_protocol() != Some(PROTOCOL) {
+                return Err(tls("it does not say that it speaks polyrail (ALPN)"));
+            }
             let start = said.len();
             said.resize(start + state.plaintext_bytes_to_read(), 0);
             let to = said.get_mut(start..).unwrap_or_default();
@@ -378,6 +399,7 @@ impl Tls {
     /// What an error says of the peer.
     fn judge(&self, error: &rustls::Error) -> Distrust {
         if let Some(text) = explain(error) {
+            let text = brief(&text);
             return Distrust::Certificate { text };
         }
         let other = |theirs| Distrust::OtherKey {
@@ -428,6 +450,19 @@ impl Tls {
     }
 }
 
+/// Whether the first record, which is whole, has one message in it, and that is whole.
+fn is_one_message(first: &[u8]) -> bool {
+    let Ok(Some((record, _))) = split_record(first) else {
+        return false;
+    };
+    match record.get(RECORD_HEADER_BYTES..) {
+        Some([CLIENT_HELLO, high, middle, low, body @ ..]) => {
+            body.len() == u32::from_be_bytes([0, *high, *middle, *low]) as usize
+        }
+        _ => false,
+    }
+}
+
 /// Whether these bytes are a first message of TLS.
 fn is_whole(first: &[u8]) -> bool {
     first.first() == Some(&HANDSHAKE) && matches!(split_record(first), Ok(Some(_)))
@@ -451,10 +486,19 @@ fn split_record(bytes: &[u8]) -> Result<Option<Split<'_>>, Distrust> {
 }
 
 fn tls(text: &str) -> Distrust {
-    let text = text.chars().take(TEXT_CHARS_MAX).collect::<String>();
-    Distrust::Tls {
-        text: text.escape_debug().to_string(),
+    Distrust::Tls { text: brief(text) }
+}
+
+/// So much of a text as goes into one line, whoever is quoted in it.
+fn brief(text: &str) -> String {
+    let mut line = String::new();
+    for letter in text.chars().take(TEXT_CHARS_MAX) {
+        match letter.is_control() {
+            true => line.extend(letter.escape_debug()),
+            false => line.push(letter),
+        }
     }
+    line
 }
 
 #[cfg(test)]
@@ -543,7 +587,10 @@ mod tests {
         theirs: Option<&Arc<ClusterKey>>,
     ) -> (Channel, Channel) {
         let initiator = Channel::outbound(now(), CONFIG, hello(), ours);
-        (initiator, Channel::inbound(now(), CONFIG, theirs))
+        (
+            initiator,
+            Channel::inbound(now(), CONFIG, &Keyring::new(theirs.cloned())),
+        )
     }
 
     #[test]
@@ -632,7 +679,7 @@ mod tests {
             (CLIENT_HELLO_BYTES_MAX + 1, true),
             (CLIENT_HELLO_BYTES_MAX, false),
         ] {
-            let mut target = Channel::inbound(now(), CONFIG, Some(&key));
+            let mut target = Channel::inbound(now(), CONFIG, &Keyring::new(Some(key.clone())));
             let [high, low] = (length as u16).to_be_bytes();
             let mut told = vec![];
             hear(&mut target, &[0x16, 3, 1, high, low], 5, &mut told);
@@ -640,6 +687,52 @@ mod tests {
             assert_eq!(!told.is_empty(), ends, "{length}: {told:?}");
             assert_eq!(target.pending_bytes() > 0, !ends);
         }
+    }
+
+    #[test]
+    fn a_first_message_in_parts_is_not_answered() {
+        let key = key();
+        let (mut initiator, _) = pair(Some(&key), Some(&key));
+        let hello = said(&mut initiator);
+        let message = hello.get(RECORD_HEADER_BYTES..).unwrap();
+        let record = |part: &[u8]| {
+            let length = (part.len() as u16).to_be_bytes();
+            [&[HANDSHAKE, 3, 1], &length[..], part].concat()
+        };
+        // (the first record's content, whether it is answered)
+        for (content, answers) in [
+            (message, true),
+            (&message[..1], false),
+            (&message[..message.len() - 1], false),
+            (&[message, &[0]].concat()[..], false),
+        ] {
+            let (_, mut target) = pair(None, Some(&key));
+            let mut told = vec![];
+            hear(&mut target, &record(content), 1 << 14, &mut told);
+            assert_eq!(!said(&mut target).is_empty(), answers, "{}", content.len());
+            assert_eq!(told.is_empty(), answers, "{told:?}");
+            assert!(!target.waits());
+        }
+    }
+
+    #[test]
+    fn who_does_not_say_that_he_speaks_polyrail_is_sent_away() {
+        let key = key();
+        let mut config = (*key.client).clone();
+        config.alpn_protocols = vec![];
+        let name = ServerName::try_from(ANYBODY).unwrap();
+        let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let (_, mut target) = pair(None, Some(&key));
+        let mut told = vec![];
+        while told.is_empty() {
+            let mut out = vec![];
+            client.write_tls(&mut out).unwrap();
+            hear(&mut target, &out, 1 << 14, &mut told);
+            let back = said(&mut target);
+            client.read_tls(&mut back.as_slice()).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        assert!(format!("{told:?}").contains("ALPN"), "{told:?}");
     }
 
     #[test]

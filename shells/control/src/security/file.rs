@@ -22,6 +22,10 @@ const MODE: u32 = 0o600;
 
 /// Bits of a mode that let others than the owner do something.
 const OTHERS: u32 = 0o077;
+/// Bits of others' writing.
+const OTHERS_WRITE: u32 = 0o022;
+/// The longest file of certificates.
+const TRUSTED_BYTES_MAX: u64 = 4 << 20;
 
 /// The secret that makes engines members of one cluster. It is overwritten when it is dropped, and never shown.
 pub struct Secret(Zeroizing<[u8; SECRET_BYTES]>);
@@ -113,6 +117,82 @@ pub fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
     read.map_err(failed("read"))?;
     Ok(bytes)
 }
+
+/// What is in a file that only this user or root may write: nothing secret, but who writes it says whom to trust.
+pub fn read_trusted(path: &Path) -> Result<Vec<u8>, TrustedFileError> {
+    let wrong = |why: Untrusted| TrustedFileError {
+        path: path.to_owned(),
+        why,
+    };
+    let failed = |error| wrong(Untrusted::System(error));
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags).open(path);
+    let file = file.map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    let mode = metadata.mode() & 0o7777;
+    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if !metadata.is_file() {
+        return Err(wrong(Untrusted::NotAFile));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        return Err(wrong(Untrusted::Mode(mode)));
+    }
+    if owner != user && owner != 0 {
+        return Err(wrong(Untrusted::Owner(owner, user)));
+    }
+    let mut bytes = Vec::new();
+    let read = file.take(TRUSTED_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(failed)?;
+    match bytes.len() as u64 > TRUSTED_BYTES_MAX {
+        true => Err(wrong(Untrusted::TooLong)),
+        false => Ok(bytes),
+    }
+}
+
+/// Why a file that says whom to trust was not read.
+#[derive(Debug)]
+pub struct TrustedFileError {
+    path: PathBuf,
+    why: Untrusted,
+}
+
+#[derive(Debug)]
+enum Untrusted {
+    System(io::Error),
+    NotAFile,
+    /// Its mode.
+    Mode(u32),
+    /// Whose it is, and who this process is.
+    Owner(u32, u32),
+    TooLong,
+}
+
+impl fmt::Display for TrustedFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.why {
+            Untrusted::System(error) => write!(f, "cannot read {path}: {error}"),
+            Untrusted::NotAFile => write!(f, "{path} is not a regular file"),
+            Untrusted::Mode(mode) => write!(
+                f,
+                "{path} has mode {mode:04o}, so others than its owner can write it and say whom to trust: chmod go-w {path}"
+            ),
+            Untrusted::Owner(owner, user) => write!(
+                f,
+                "{path} belongs to user {owner}, who can write it and say whom to trust; it is to belong to user {user} or to root"
+            ),
+            Untrusted::TooLong => {
+                write!(
+                    f,
+                    "{path} has more than {TRUSTED_BYTES_MAX} bytes, the limit"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for TrustedFileError {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -31,7 +31,7 @@ use super::expiry::Expiry;
 use super::file::Secret;
 
 /// Says what the bytes inside TLS are, so that nothing else is taken for them.
-const PROTOCOL: &[u8] = b"polyrail-control";
+pub(super) const PROTOCOL: &[u8] = b"polyrail-control";
 
 /// Sets these bytes of HKDF apart from all others.
 const SALT: &[u8] = b"polyrail cluster key 1";

@@ -879,6 +879,31 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "security/targets",
+        field: Field::Patterns {
+            get: |config| config.security.targets.clone(),
+            set: |config, targets| config.security.targets = targets,
+        },
+        meaning: "Whose segments this engine opens, by the names in certificates. A target that shows a certificate with another \
+                  name is refused before it hears anything. Empty: every member may be a target, so one that is on the \
+                  way to another can take its place.",
+        source: OURS,
+    },
+    Key {
+        path: "security/old_key_s",
+        field: Field::Whole {
+            unit: "s",
+            least: 0,
+            most: 1 << 30,
+            get: |config| config.security.old_key.as_secs(),
+            set: |config, seconds| config.security.old_key = Duration::from_secs(seconds),
+        },
+        meaning: "After so many seconds sessions of peers end that began with a key, or with a certificate of this engine, which a \
+                  reload has replaced. Peers that have the new key make new sessions, and no request fails; a former \
+                  member is out. 0: they go on until they end by themselves.",
+        source: OURS,
+    },
+    Key {
         path: "security/payload",
         field: Field::Choice {
             words: &["off", "encrypt"],
@@ -1157,6 +1182,13 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
         paths: ["security/certificate", "security/roots"],
         holds: |config| config.security.certificate.is_empty() == config.security.roots.is_empty(),
         text: "needs security/roots, which says whose certificates are accepted, and that needs it",
+    },
+    Relation {
+        paths: ["security/targets", "security/certificate"],
+        holds: |config| {
+            config.security.targets.is_empty() || !config.security.certificate.is_empty()
+        },
+        text: "are names of certificates, and security/certificate names none",
     },
     Relation {
         paths: ["security/payload", "security/key_file"],

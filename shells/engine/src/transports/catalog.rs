@@ -1,5 +1,6 @@
 //! What is known of the transports of an engine, and of those of its peers by what they offer.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
@@ -47,6 +48,14 @@ pub(super) fn suited(secret: SessionSecret, transport: &dyn Transport) -> Sessio
     match transport.is_within_host() {
         true => secret.within_host(),
         false => secret,
+    }
+}
+
+/// Why bytes cannot be encrypted by a transport that has them go over a wire, if so.
+pub(super) fn why_exposed(transport: &dyn Transport) -> Option<io::Error> {
+    match transport.is_within_host() {
+        true => None,
+        false => transport.can_encrypt().err(),
     }
 }
 
@@ -140,20 +149,10 @@ impl Catalog {
     ) -> Vec<TransportOffer> {
         let encrypts = secret.is_some_and(SessionSecret::encrypts);
         let tried = |offer: &TransportOffer| {
-            let row = self.rows.iter().find(|row| row.name == offer.name);
-            let present = row.filter(|row| row.missing.is_none() && offer.capabilities != 0);
-            let transport = present.and_then(|row| row.transport.upgrade());
-            let exposed = transport.filter(|one| encrypts && !one.is_within_host());
-            if let Some(Err(why)) = exposed.map(|transport| transport.can_encrypt()) {
-                log::warn!(
-                    "transport {} is not used with a peer, to which bytes are to be encrypted: {why}",
-                    offer.name
-                );
-                return TransportOffer {
-                    capabilities: Capabilities::NONE.to_bits(),
-                    ..offer.clone()
-                };
+            if encrypts && let Some(nothing) = self.unencrypted(offer) {
+                return nothing;
             }
+            let row = self.rows.iter().find(|row| row.name == offer.name);
             let row = row.filter(|row| !row.address.is_empty() && !offer.address.is_empty());
             let Some(transport) = row.and_then(|row| row.transport.upgrade()) else {
                 return offer.clone();
@@ -171,6 +170,23 @@ impl Catalog {
             }
         };
         offers.iter().map(tried).collect()
+    }
+
+    /// What is left of an offer, nothing, where bytes are to be encrypted and its transport cannot do that; `None`: it can, or no
+    /// wire carries them.
+    pub(crate) fn unencrypted(&self, offer: &TransportOffer) -> Option<TransportOffer> {
+        let row = self.rows.iter().find(|row| row.name == offer.name);
+        let present = row.filter(|row| row.missing.is_none() && offer.capabilities != 0);
+        let transport = present.and_then(|row| row.transport.upgrade())?;
+        let why = why_exposed(&*transport)?;
+        log::warn!(
+            "transport {} is not used with a peer, to which bytes are to be encrypted: {why}",
+            offer.name
+        );
+        Some(TransportOffer {
+            capabilities: Capabilities::NONE.to_bits(),
+            ..offer.clone()
+        })
     }
 
     /// The secret of a session, as lanes of a transport need it.

@@ -145,7 +145,13 @@ impl Transports {
         domain: TrustDomain,
         secret: Option<SessionSecret>,
     ) {
-        for row in &self.rows {
+        let encrypts = secret.as_ref().is_some_and(SessionSecret::encrypts);
+        // No lane of it is let in where its bytes would go in clear, whatever a peer asks for.
+        let serves = |row: &&Installed| {
+            let is_exposed = || encrypts && catalog::why_exposed(&*row.transport).is_some();
+            !row.is_missing && !is_exposed()
+        };
+        for row in self.rows.iter().filter(serves) {
             let secret = secret
                 .clone()
                 .map(|secret| catalog::suited(secret, &*row.transport));
@@ -212,10 +218,8 @@ fn install(
     own: bool,
     encrypts: bool,
 ) -> (Row, Installed) {
-    let exposed = (encrypts && !transport.is_within_host())
-        .then(|| transport.can_encrypt().err())
-        .flatten();
-    let missing = match exposed {
+    let exposed = encrypts.then(|| catalog::why_exposed(&*transport));
+    let missing = match exposed.flatten() {
         Some(why) => Some(format!("security/payload is encrypt: {why}")),
         None => try_out(&*transport, faults.as_deref()),
     };

@@ -47,7 +47,7 @@ pub(super) fn rest(mut stream: TcpStream) -> Vec<u8> {
 }
 
 /// The first message of somebody with this key.
-fn client_hello(key: &ClusterKey) -> Vec<u8> {
+pub(super) fn client_hello(key: &ClusterKey) -> Vec<u8> {
     let mut client = ClientConnection::new(key.client.clone(), "x".try_into().unwrap()).unwrap();
     let mut hello = Vec::new();
     client.write_tls(&mut hello).unwrap();
@@ -308,7 +308,7 @@ fn other_kinds_of_tls_are_refused_at_a_port_with_a_key() {
 }
 
 /// Does the client's part of TLS on a socket, and says so much in clear text. What it hears, decrypted.
-fn talk(
+pub(super) fn talk(
     mut stream: TcpStream,
     mut client: ClientConnection,
     says: &[u8],
@@ -383,14 +383,14 @@ impl rustls::client::ResolvesClientCert for Nothing {
 }
 
 /// What a target has said first, behind its greeting.
-fn first_frame(said: &[u8]) -> Option<Frame> {
+pub(super) fn first_frame(said: &[u8]) -> Option<Frame> {
     let mut decoder = Decoder::default();
     decoder.push(said);
     decoder.next_greeting().unwrap().unwrap();
     decoder.next_frame().unwrap()
 }
 
-fn hello_frame(session: Option<SessionId>) -> Frame {
+pub(super) fn hello_frame(session: Option<SessionId>) -> Frame {
     Frame::Hello {
         name: "alpha".into(),
         incarnation: 1,
@@ -450,7 +450,7 @@ fn a_stolen_session_is_of_no_use_without_the_key() {
 }
 
 /// Of members of one authority, by their names.
-fn certified(names: [&str; 2]) -> [Arc<ClusterKey>; 2] {
+pub(super) fn certified<const N: usize>(names: [&str; N]) -> [Arc<ClusterKey>; N] {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![]).unwrap();
@@ -462,7 +462,8 @@ fn certified(names: [&str; 2]) -> [Arc<ClusterKey>; 2] {
         let params = CertificateParams::new(vec![name.into()]).unwrap();
         let certificate = params.signed_by(&key, &authority).unwrap().pem();
         let (certificate, key) = (certificate.as_bytes(), key.serialize_pem());
-        Arc::new(ClusterKey::certified(certificate, key.as_bytes(), root.as_bytes()).unwrap())
+        let made = ClusterKey::certified(certificate, key.as_bytes(), root.as_bytes(), &[]);
+        Arc::new(made.unwrap())
     })
 }
 
@@ -611,17 +612,17 @@ fn another_key_counts_for_connections_that_begin_later() {
     let at = target.listens[0];
     before.connect(at);
     refused(&after, at);
-    assert!(target.plane.replace_key(new.clone()));
+    assert!(target.plane.replace_key(new.clone(), None));
     after.connect(at);
     after.describe_works();
     // Who is in stays in; who comes anew needs the new one.
     before.describe_works();
     let late = initiator(Some(&old));
     refused(&late, at);
-    assert!(late.plane.replace_key(new.clone()));
+    assert!(late.plane.replace_key(new.clone(), None));
     late.connect(at);
     assert!(
-        !Engine::initiator().plane.replace_key(new),
+        !Engine::initiator().plane.replace_key(new, None),
         "there was none"
     );
 }

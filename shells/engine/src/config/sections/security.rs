@@ -1,6 +1,7 @@
 //! Section `security`: the cluster's key, and trust domains.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -18,6 +19,12 @@ pub struct SecurityConfig {
     pub key: String,
     /// The file of the roots that peers' certificates have to be under, as PEM.
     pub roots: String,
+    /// Whom certificates may name that this engine opens segments of; empty: anybody. A name may begin or end with `*`, which
+    /// stands for anything.
+    pub targets: Vec<String>,
+    /// How long sessions of peers go on that began with a key, or with a certificate, which a [reload](crate::Engine::reload) has
+    /// replaced; zero: until they end by themselves.
+    pub old_key: Duration,
     /// What bytes of requests go in from host to host.
     pub payload: Payload,
     /// Trust domains by their names: see [`crate::Engine::domain`].

@@ -33,7 +33,7 @@ impl Authority {
     fn member(&self, params: &CertificateParams, roots: &str) -> Arc<ClusterKey> {
         let (certificate, key) = self.issue(params);
         let chain = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
-        let identity = ClusterKey::certified_by(vec![chain], key.as_bytes(), roots.as_bytes());
+        let identity = ClusterKey::certified_by(vec![chain], key.as_bytes(), roots.as_bytes(), &[]);
         Arc::new(identity.unwrap())
     }
 
@@ -107,13 +107,13 @@ fn a_certificate_that_is_not_right_is_refused_in_words_at_both_sides() {
             "no name",
             authority.member(&spiffe(&[]), &authority.root),
             "it names nobody",
-            "does that name its holder?",
+            "does that name its holder, and is that one of its security/targets?",
         ),
         (
             "two names",
             authority.member(&spiffe(&TWO), &authority.root),
             "it names nobody",
-            "does that name its holder?",
+            "does that name its holder, and is that one of its security/targets?",
         ),
         (
             "expired",
@@ -150,7 +150,7 @@ fn a_certificate_that_names_nobody_or_two_is_of_no_use_to_its_owner() {
         let (certificate, key) = authority.issue(&params);
         let root = authority.root.as_bytes();
         let error =
-            ClusterKey::certified(certificate.as_bytes(), key.as_bytes(), root).unwrap_err();
+            ClusterKey::certified(certificate.as_bytes(), key.as_bytes(), root, &[]).unwrap_err();
         assert_eq!(error.what, "certificate", "{error}");
         assert!(error.to_string().contains("names nobody"), "{error}");
     }
@@ -171,7 +171,12 @@ fn what_does_not_belong_together_is_said_by_its_key_and_shows_no_secret() {
         (&certificate, &key, "", "roots"),
     ];
     for (certificate, key, roots, what) in cases {
-        let made = ClusterKey::certified(certificate.as_bytes(), key.as_bytes(), roots.as_bytes());
+        let made = ClusterKey::certified(
+            certificate.as_bytes(),
+            key.as_bytes(),
+            roots.as_bytes(),
+            &[],
+        );
         let error = made.unwrap_err();
         assert_eq!(error.what, what, "{error}");
         let line = key.lines().nth(1).unwrap_or("-----");
@@ -211,4 +216,116 @@ fn when_a_certificate_ends_is_known_whoever_has_signed_it() {
     let ended = authority.member(&params, &authority.root).ends_at();
     assert_eq!(ended, Some(915_148_800));
     assert_eq!(key().ends_at(), None);
+}
+
+/// Somebody under another root who shows so many certificates more, each with its own key: all of one name, or each of its own.
+fn with_more(count: usize, are_alike: bool, roots: &str) -> Arc<ClusterKey> {
+    let authority = Authority::new("x");
+    let der = |params: &CertificateParams| {
+        let (pem, key) = authority.issue(params);
+        (CertificateDer::from_pem_slice(pem.as_bytes()).unwrap(), key)
+    };
+    let (first, key) = der(&dns());
+    let more = (0..count).map(|number| {
+        let name = match are_alike {
+            true => "x".into(),
+            false => format!("x{number}"),
+        };
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        der(&params).0
+    });
+    let chain = std::iter::once(first).chain(more).collect();
+    let shown = ClusterKey::certified_by(chain, key.as_bytes(), roots.as_bytes(), &[]);
+    Arc::new(shown.unwrap())
+}
+
+#[test]
+fn no_stranger_has_ways_to_a_root_looked_for_without_end() {
+    let authority = Authority::new("one");
+    let good = authority.member(&dns(), &authority.root);
+    // (certificates beside the first, whether all have one name, what is said)
+    for (count, are_alike, says) in [
+        (0, false, "under none of security/roots"),
+        (4, false, "under none of security/roots"),
+        (5, false, "5 certificates beside its first; 4 are the limit"),
+        (2, true, "two certificates of one name"),
+        (
+            20,
+            true,
+            "20 certificates beside its first; 4 are the limit",
+        ),
+    ] {
+        let wrong = with_more(count, are_alike, &authority.root);
+        let (mut initiator, mut target) = pair(Some(&wrong), Some(&good));
+        let (_, there) = meet(&mut initiator, &mut target, 1 << 14);
+        assert!(ending(&there).contains(says), "{count}: {there:?}");
+        // As a target too: who dials it has it on the thread that all wait for.
+        let (mut initiator, mut target) = pair(Some(&good), Some(&wrong));
+        let (here, _) = meet(&mut initiator, &mut target, 1 << 14);
+        assert!(ending(&here).contains(says), "{count}: {here:?}");
+    }
+}
+
+#[test]
+fn what_a_stranger_shows_is_said_in_one_short_line() {
+    let (authority, other) = (Authority::new("one"), Authority::new("other"));
+    let good = authority.member(&dns(), &authority.root);
+    let mut params = dns();
+    let purpose = |number| rcgen::ExtendedKeyUsagePurpose::Other(vec![1, 2, number]);
+    params.extended_key_usages = (0..1500).map(purpose).collect();
+    let (mut initiator, mut target) =
+        pair(Some(&other.member(&params, &authority.root)), Some(&good));
+    let (_, there) = meet(&mut initiator, &mut target, 1 << 14);
+    let text = ending(&there);
+    assert!(
+        !text.is_empty() && text.len() < 600,
+        "{} bytes: {text}",
+        text.len()
+    );
+}
+
+#[test]
+fn only_who_is_among_the_targets_is_spoken_to_and_anybody_may_ask() {
+    let authority = Authority::new("one");
+    let member = |params: &CertificateParams, targets: &[&str]| {
+        let (certificate, key) = authority.issue(params);
+        let targets: Vec<_> = targets.iter().map(|name| (*name).to_owned()).collect();
+        let (certificate, root) = (certificate.as_bytes(), authority.root.as_bytes());
+        let made = ClusterKey::certified(certificate, key.as_bytes(), root, &targets);
+        Arc::new(made.unwrap())
+    };
+    let beta = member(&spiffe(&["spiffe://example/beta"]), &[]);
+    // (the initiator's targets, whether it speaks)
+    for (targets, speaks) in [
+        (&[][..], true),
+        (&["spiffe://example/beta"], true),
+        (&["spiffe://other/*", "spiffe://example/*"], true),
+        (&["spiffe://example/gamma"], false),
+        (&["spiffe://example/bet"], false),
+    ] {
+        let alpha = member(&dns(), targets);
+        let (mut initiator, mut target) = pair(Some(&alpha), Some(&beta));
+        let (here, there) = meet(&mut initiator, &mut target, 1 << 14);
+        assert_eq!(
+            there.contains(&Event::Hello(hello())),
+            speaks,
+            "{targets:?}: {there:?}"
+        );
+        let says = "spiffe://example/beta";
+        let ending = ending(&here);
+        assert_eq!(
+            ending.contains(says) && ending.contains("security/targets"),
+            !speaks,
+            "{targets:?}: {ending}"
+        );
+        // They are no rule for who asks.
+        let (mut initiator, mut target) = pair(Some(&beta), Some(&alpha));
+        let (_, there) = meet(&mut initiator, &mut target, 1 << 14);
+        assert!(
+            there.contains(&Event::Hello(hello())),
+            "{targets:?}: {there:?}"
+        );
+    }
 }
