@@ -4,6 +4,7 @@ mod agent;
 mod bench;
 mod config;
 mod cp;
+mod day;
 mod death;
 mod demo;
 mod explain;
