@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU8;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::copy_threads::Task;
 use crate::mark::{Page, marks_of};
@@ -93,19 +93,6 @@ impl fmt::Display for NoPull {
             ),
             Self::Stranger => f.write_str("its memory is not what it says"),
         }
-    }
-}
-
-/// Whether the process at the other end of a socket is of this process's user.
-pub(crate) fn check_user(socket: &OwnedFd) -> io::Result<()> {
-    let theirs = socket_peercred(socket)?.uid;
-    match theirs == geteuid() {
-        true => Ok(()),
-        false => Err(io::Error::other(format!(
-            "it is a process of user {}, not {}",
-            theirs.as_raw(),
-            geteuid().as_raw()
-        ))),
     }
 }
 

@@ -12,7 +12,7 @@ use polyrail_transport::ticket::{Entry, Proving, Said, SessionSecret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::NAME;
-use crate::process::{OwnCookie, Process, check_user};
+use crate::process::{OwnCookie, Process};
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
 
 /// How long a target on the same host may take to answer.
@@ -47,7 +47,7 @@ impl<B: AsFd> Asking<B> {
         lane: Option<(LaneName, B)>,
     ) -> io::Result<Self> {
         let socket = packets::connect_to(name)?;
-        check_user(&socket)?;
+        packets::check_user(&socket)?;
         let asking = Self {
             socket,
             session,

@@ -2,7 +2,7 @@
 //!
 //! Each lane is one thread's, from its first greeting or fence to the end of its session, so that whoever ends it is also
 //! the only one who would pull for it. The first thread hears all greetings, and passes on those of others' lanes. Lanes
-//! go to the threads in turn.
+//! go to the threads in turn. One more thread accepts connections, and hands over those of this user.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::acceptor::{self, Acceptor, GREETING_MAX, Newcomer};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::complain;
 use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, RegionTable, TrustDomain};
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::packets::{self, ACCEPT_PAUSE};
+use polyrail_transport::packets;
 use polyrail_transport::service::{Caller, Serve, ServiceThread};
 use polyrail_transport::ticket::{Nonce, SessionSecret};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
@@ -33,7 +34,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use crate::copy_threads::{CopyThreads, Member};
 use crate::endpoint::ShmEndpoint;
 use crate::far::Mappings;
-use crate::process::{OwnCookie, check_user};
+use crate::process::OwnCookie;
 use crate::serve::{Grant, Greeting, More, Said, Served};
 use crate::wire::{Answer, LaneName};
 use crate::{LANES_PER_SESSION_MAX, NAME, reach};
@@ -52,13 +53,9 @@ const THREADS_MAX: usize = 4;
 /// How often it is looked again whether an initiator has left memory that it may not touch any more.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// How long a connection may take to become a lane, and one that is none may stay.
-const GREETING_MAX: Duration = Duration::from_secs(2);
-
 const WAKE: u64 = 0;
-const LISTEN: u64 = 1;
 /// Connections count from here.
-const FIRST: u64 = 2;
+const FIRST: u64 = 1;
 
 /// Shared memory as a transport. Dropping it ends all inbound lanes and waits for the service thread.
 pub struct ShmTransport {
@@ -66,8 +63,16 @@ pub struct ShmTransport {
     mappings: Arc<Mappings>,
     /// What it is reached by, and the socket that listens there; or why there is none.
     listener: io::Result<(Vec<u8>, Arc<OwnedFd>)>,
-    /// The service threads, once a peer could come.
-    services: Mutex<Vec<ServiceThread<Command>>>,
+    /// The threads, once a peer could come.
+    services: Mutex<Services>,
+}
+
+/// The threads of a target; none, or all.
+#[derive(Default)]
+struct Services {
+    /// Before the others: it hands them connections.
+    acceptor: Option<Acceptor>,
+    serve: Vec<ServiceThread<Command>>,
 }
 
 /// What the service thread and others share.
@@ -186,6 +191,8 @@ enum Fencing {
 }
 
 enum Command {
+    /// Somebody of this user has connected.
+    Accepted(Newcomer),
     /// Somebody has greeted, as a lane of this thread's.
     Greeted(OwnedFd, Greeting),
     Fence(SessionId, LaneId, Epoch, FenceAnswer),
@@ -237,10 +244,10 @@ impl ShmTransport {
         })
     }
 
-    /// The service threads, started if need be. Without all of them nobody is let in.
-    fn services(&self) -> MutexGuard<'_, Vec<ServiceThread<Command>>> {
+    /// The threads, started if need be. Without all of them nobody is let in.
+    fn services(&self) -> MutexGuard<'_, Services> {
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (true, Ok((_, listener))) = (services.is_empty(), &self.listener) {
+        if let (true, Ok((_, listener))) = (services.serve.is_empty(), &self.listener) {
             match self.start(listener) {
                 Ok(started) => *services = started,
                 Err(error) => complain!("shm: cannot start the service threads: {error}"),
@@ -249,17 +256,22 @@ impl ShmTransport {
         services
     }
 
-    fn start(&self, listener: &Arc<OwnedFd>) -> io::Result<Vec<ServiceThread<Command>>> {
-        let start = |role| {
+    fn start(&self, listener: &Arc<OwnedFd>) -> io::Result<Services> {
+        let start = |others| {
             let common = self.common.clone();
-            let make = |wake, commands| Service::new(common, wake, role, commands);
+            let make = |wake, commands| Service::new(common, wake, others, commands);
             ServiceThread::start("shm", make)
         };
-        let others = (1..self.common.threads).map(|_| start(Role::Serves));
+        let others = (1..self.common.threads).map(|_| start(Vec::new()));
         let others = others.collect::<io::Result<Vec<_>>>()?;
-        let callers = others.iter().map(ServiceThread::caller).collect();
-        let first = start(Role::Listens(listener.clone(), callers))?;
-        Ok([first].into_iter().chain(others).collect())
+        let first = start(others.iter().map(ServiceThread::caller).collect())?;
+        let caller = first.caller();
+        let hand = move |newcomer| caller.tell(Command::Accepted(newcomer));
+        let acceptor = acceptor::start("shm-accept", NAME, listener.clone(), hand)?;
+        Ok(Services {
+            acceptor: Some(acceptor),
+            serve: [first].into_iter().chain(others).collect(),
+        })
     }
 }
 
@@ -295,7 +307,10 @@ impl fmt::Debug for ShmTransport {
 impl Drop for ShmTransport {
     /// Service threads call each other, and would wait for ever until nobody does.
     fn drop(&mut self) {
-        for service in &*self.services.lock().unwrap_or_else(PoisonError::into_inner) {
+        let services = self.services.get_mut();
+        let services = services.unwrap_or_else(PoisonError::into_inner);
+        services.acceptor = None;
+        for service in &services.serve {
             service.tell(Command::End);
         }
     }
@@ -364,23 +379,25 @@ impl Transport for ShmTransport {
         let fencing = self.common.sessions().fence(session, lane, epoch);
         match fencing {
             Fencing::Thread(thread) => {
-                if let Some(service) = services.get(thread) {
+                if let Some(service) = services.serve.get(thread) {
                     service.tell(Command::Fence(session, lane, epoch, answer));
                 }
             }
             // Answered by a thread all the same, as any other fence.
             Fencing::Noted => {
-                let one = services.get(..1).unwrap_or_default();
+                let one = services.serve.get(..1).unwrap_or_default();
                 tell_all(one, Box::new(move || answer(0)), Command::Pass);
             }
-            Fencing::Over => tell_all(&services, Box::new(move || answer(0)), Command::Pass),
+            Fencing::Over => tell_all(&services.serve, Box::new(move || answer(0)), Command::Pass),
         }
     }
 
     fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
         let services = self.services();
         self.common.sessions().sessions.remove(&session);
-        tell_all(&services, answer, |answer| Command::Retire(session, answer));
+        tell_all(&services.serve, answer, |answer| {
+            Command::Retire(session, answer)
+        });
     }
 }
 
@@ -406,20 +423,14 @@ enum Connection {
     },
 }
 
-/// What a service thread does besides serving its lanes.
-enum Role {
-    /// It hears greetings, and passes on to the others, in order, what is theirs.
-    Listens(Arc<OwnedFd>, Vec<Caller<Command>>),
-    Serves,
-}
-
 /// A service thread.
 struct Service {
     common: Arc<Common>,
     copy_threads: Member,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    role: Role,
+    /// Of the first thread: those to whom it passes on, in order, what is theirs.
+    others: Vec<Caller<Command>>,
     commands: Receiver<Command>,
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
     connections: Numbered<u64, Connection>,
@@ -431,8 +442,6 @@ struct Service {
     busy: bool,
     /// Connections that are none of a lane, and until when they may be that, the oldest first.
     waiting: VecDeque<(Instant, u64)>,
-    /// Nobody is accepted until then.
-    rests_until: Option<Instant>,
     /// What initiators may not touch any more and have not left yet.
     leaving: Vec<(SessionId, Arc<Grant>)>,
     /// Sessions that wait for that.
@@ -444,21 +453,17 @@ impl Service {
     fn new(
         common: Arc<Common>,
         wake: Arc<OwnedFd>,
-        role: Role,
+        others: Vec<Caller<Command>>,
         commands: Receiver<Command>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        if let Role::Listens(listener, _) = &role {
-            let data = EventData::new_u64(LISTEN);
-            epoll::add(&epoll, listener, data, EventFlags::IN)?;
-        }
         Ok(Self {
             copy_threads: common.copy_threads.member(),
             common,
             epoll,
             wake,
-            role,
+            others,
             commands,
             records: HashMap::new(),
             connections: Numbered::default(),
@@ -466,7 +471,6 @@ impl Service {
             unasked: 0,
             busy: false,
             waiting: VecDeque::new(),
-            rests_until: None,
             leaving: Vec::new(),
             retiring: Vec::new(),
             token_last: FIRST,
@@ -502,7 +506,6 @@ impl Service {
                         WAKE => {
                             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
                         }
-                        LISTEN => self.accept(),
                         token => self.hear(token),
                     }
                 }
@@ -531,17 +534,14 @@ impl Service {
             return Some(Duration::ZERO);
         }
         let again = (!self.leaving.is_empty()).then_some(AGAIN);
-        let waiting = self.waiting.front().map(|(until, _)| *until);
-        let due = waiting.into_iter().chain(self.rests_until);
-        let left = due
-            .min()
-            .map(|at| at.saturating_duration_since(Instant::now()));
+        let waiting = self.waiting.front();
+        let left = waiting.map(|(until, _)| until.saturating_duration_since(Instant::now()));
         again.into_iter().chain(left).min()
     }
 
-    /// Ends connections that have not become a lane in time, and accepts again after a rest.
+    /// Ends connections that have not become a lane in time.
     fn expire(&mut self) {
-        if self.waiting.is_empty() && self.rests_until.is_none() {
+        if self.waiting.is_empty() {
             return;
         }
         let now = Instant::now();
@@ -553,31 +553,15 @@ impl Service {
                 self.end(token);
             }
         }
-        if self.rests_until.take_if(|until| *until <= now).is_some() {
-            self.listen(EventFlags::IN);
-        }
-    }
-
-    /// Level-triggered, a listener that cannot accept would wake the thread for ever.
-    fn rest(&mut self, error: &io::Error) {
-        complain!("shm: cannot accept connections, next try in {ACCEPT_PAUSE:?}: {error}");
-        self.listen(EventFlags::empty());
-        self.rests_until = Some(Instant::now() + ACCEPT_PAUSE);
-    }
-
-    fn listen(&self, interest: EventFlags) {
-        if let Role::Listens(listener, _) = &self.role
-            && let Err(error) =
-                epoll::modify(&self.epoll, listener, EventData::new_u64(LISTEN), interest)
-        {
-            complain!("shm: cannot change interest in the listener: {error}");
-        }
     }
 
     /// Does what was asked for meanwhile. `false`: nobody is left to ask.
     fn handle_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
+                Ok(Command::Accepted(newcomer)) => {
+                    self.connect(newcomer.take());
+                }
                 Ok(Command::Greeted(socket, greeting)) => self.take_over(socket, greeting),
                 Ok(Command::Fence(session, lane, epoch, answer)) => {
                     answer(self.fence(session, lane, epoch));
@@ -587,21 +571,6 @@ impl Service {
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Ok(Command::End) | Err(mpsc::TryRecvError::Disconnected) => return false,
             }
-        }
-    }
-
-    fn accept(&mut self) {
-        while let Role::Listens(listener, _) = &self.role {
-            let socket = match packets::accept(listener) {
-                Ok(socket) => socket,
-                Err(error) if packets::is_passing(&error) => return,
-                Err(error) => return self.rest(&error),
-            };
-            if let Err(error) = check_user(&socket) {
-                complain!("shm: a connection is turned away: {error}");
-                continue;
-            }
-            self.connect(socket);
         }
     }
 
@@ -682,8 +651,8 @@ impl Service {
         };
         let name = greeting.lane.as_ref().map(|(name, _)| *name);
         let thread = name.and_then(|name| self.common.admit(greeting.session, name));
-        if let (Role::Listens(_, others), Some(thread @ 1..)) = (&self.role, thread)
-            && let Some(other) = others.get(thread - 1)
+        if let Some(thread @ 1..) = thread
+            && let Some(other) = self.others.get(thread - 1)
             && let Some(Connection::New(socket, _)) = self.connections.remove(&token)
         {
             epoll::delete(&self.epoll, &socket)?;

@@ -7,6 +7,7 @@
 //! Neither half decides anything. [`fault::FaultProxy`] wraps an [`Endpoint`] to slow, cut or delay rails,
 //! so that the engine under test is the shipped one.
 
+pub mod acceptor;
 pub mod clock;
 pub mod complaint;
 pub mod fault;

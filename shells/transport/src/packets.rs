@@ -6,12 +6,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    sockopt::{Timeout, set_socket_timeout, socket_peercred},
 };
+use rustix::process::{Uid, geteuid};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The largest message.
@@ -20,9 +22,9 @@ pub const MESSAGE_BYTES_MAX: usize = 256;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 256;
 
-/// How long nobody is accepted after the system had no descriptor or memory for it: a listener that cannot accept would wake
-/// its thread for ever.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long somebody who connects waits for room among them: longer than the thread that makes it waits for a processor on a
+/// machine that is busy.
+const ROOM_WAIT: Duration = Duration::from_millis(20);
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -53,11 +55,42 @@ pub fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// A connection to who listens under an abstract name. Does not wait for it to be accepted.
+/// A connection to who listens under an abstract name. Does not wait for it to be accepted, but a little for room among those
+/// who do: strangers may keep all of it.
 pub fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = packets()?;
-    connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    let (socket, name) = (packets()?, SocketAddrUnix::new_abstract_name(name)?);
+    let connected = connect(&socket, &name).or_else(|error| match error {
+        // The kernel gives room to those who wait in the order in which they came.
+        Errno::AGAIN => {
+            ioctl_fionbio(&socket, false)?;
+            set_socket_timeout(&socket, Timeout::Send, Some(ROOM_WAIT))?;
+            connect(&socket, &name)?;
+            ioctl_fionbio(&socket, true)
+        }
+        error => Err(error),
+    });
+    connected?;
     Ok(socket)
+}
+
+/// Whose process is at the other end of a socket.
+pub fn user(socket: &OwnedFd) -> io::Result<Uid> {
+    Ok(socket_peercred(socket)?.uid)
+}
+
+/// Whether the process at the other end of a socket is of this process's user.
+pub fn check_user(socket: &OwnedFd) -> io::Result<()> {
+    let theirs = user(socket)?;
+    match theirs == geteuid() {
+        true => Ok(()),
+        false => Err(io::Error::other(stranger(theirs))),
+    }
+}
+
+/// What is said of a process of another user.
+pub fn stranger(user: Uid) -> String {
+    let (theirs, ours) = (user.as_raw(), geteuid().as_raw());
+    format!("it is a process of user {theirs}, not {ours}")
 }
 
 /// Sends a message, and a descriptor with it.

@@ -20,7 +20,7 @@ use polyrail_transport::{RailAddress, RemoteRegion, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-use super::process::{check_user, is_hung_up};
+use super::process::is_hung_up;
 use super::wire::{self, Answer, Memory, Request, VERSION};
 use crate::driver::{End, HANDLE_BYTES, Handle, Sharing};
 use crate::far::{Far, FarEnd, FarEvent, Kept, Opening, Pin};
@@ -573,7 +573,7 @@ pub(super) fn greet(
     lane: Option<(u32, u32)>,
 ) -> io::Result<(OwnedFd, Asking)> {
     let socket = packets::connect_to(name)?;
-    check_user(&socket)?;
+    packets::check_user(&socket)?;
     let version = VERSION;
     let proving = Proving::new(secret);
     let first = match proving.is_over() {

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::acceptor::{self, Acceptor};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::complain;
 use polyrail_transport::memory::{RegionTable, TrustDomain};
@@ -70,8 +71,15 @@ pub struct CudaIpcTransport {
     /// What it is reached by.
     name: Vec<u8>,
     listener: Arc<OwnedFd>,
-    /// The service thread, once a peer could come.
-    service: Mutex<Option<ServiceThread<Command>>>,
+    /// The threads, once a peer could come.
+    service: Mutex<Option<Services>>,
+}
+
+/// The threads of a target.
+struct Services {
+    /// Before the other: it hands that connections.
+    _acceptor: Acceptor,
+    serves: ServiceThread<Command>,
 }
 
 impl CudaIpcTransport {
@@ -90,13 +98,11 @@ impl CudaIpcTransport {
         })
     }
 
-    /// The service thread, started if need be. Without it nobody is let in.
-    fn service(&self) -> MutexGuard<'_, Option<ServiceThread<Command>>> {
+    /// The threads, started if need be. Without both nobody is let in.
+    fn service(&self) -> MutexGuard<'_, Option<Services>> {
         let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
         if service.is_none() {
-            let (common, listener) = (self.common.clone(), self.listener.clone());
-            let make = |wake, commands| Service::new(common, wake, listener, commands);
-            match ServiceThread::start(NAME, make) {
+            match self.start() {
                 Ok(started) => *service = Some(started),
                 Err(error) => complain!("cuda-ipc: cannot start the service thread: {error}"),
             }
@@ -104,12 +110,22 @@ impl CudaIpcTransport {
         service
     }
 
+    fn start(&self) -> io::Result<Services> {
+        let common = self.common.clone();
+        let make = |wake, commands| Service::new(common, wake, commands);
+        let serves = ServiceThread::start(NAME, make)?;
+        let caller = serves.caller();
+        let hand = move |newcomer| caller.tell(Command::Accepted(newcomer));
+        let _acceptor = acceptor::start("cuda-accept", NAME, self.listener.clone(), hand)?;
+        Ok(Services { _acceptor, serves })
+    }
+
     /// Hands a command to the service thread. If there is none, it is dropped with its answer: nothing was proved. Only a
     /// session that is to end has ended then: nothing was ever served.
     fn tell(&self, command: Command) {
         let service = self.service();
         match &*service {
-            Some(service) => service.tell(command),
+            Some(service) => service.serves.tell(command),
             None => {
                 drop(service);
                 if let Command::Retire(_, answer) = command {

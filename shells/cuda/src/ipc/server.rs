@@ -1,6 +1,6 @@
 //! The target's half: a thread that tells peers what opens a region, and sees that they leave it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -10,19 +10,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::acceptor::{GREETING_MAX, Newcomer};
 use polyrail_transport::complain;
 use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::packets::{self, ACCEPT_PAUSE, nonsense};
+use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::service::Serve;
 use polyrail_transport::ticket::{self, Nonce, SessionSecret, Ticket};
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
 
-use super::process::{check_user, end_of};
+use super::process::end_of;
 use super::wire::{self, Answer, Memory, Request, VERSION};
 use super::{CONNECTIONS_MAX, LANES_PER_SESSION_MAX};
 use crate::gpus::Gpus;
@@ -36,11 +37,12 @@ const MESSAGES_MAX: usize = 64;
 const GRANTS_MAX: usize = 1024;
 
 const WAKE: u64 = 0;
-const LISTEN: u64 = 1;
 /// Connections count from here, by twos: the socket, and the end of the process behind it.
 const FIRST: u64 = 2;
 
 pub(super) enum Command {
+    /// Somebody of this user has connected.
+    Accepted(Newcomer),
     Fence(SessionId, LaneId, Epoch, FenceAnswer),
     Retire(SessionId, RetireAnswer),
 }
@@ -187,14 +189,13 @@ pub(super) struct Service {
     common: Arc<Common>,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    listener: Arc<OwnedFd>,
     commands: Receiver<Command>,
     records: HashMap<SessionId, Lanes<Record>>,
     connections: Numbered<u64, Connection>,
     /// Sessions that wait for their connections to be left.
     retiring: Vec<(SessionId, RetireAnswer)>,
-    /// Nobody is accepted until then.
-    rests_until: Option<Instant>,
+    /// Connections that were none of a lane when they came, and until when they may be that, the oldest first.
+    waiting: VecDeque<(Instant, u64)>,
     last: u64,
 }
 
@@ -202,23 +203,19 @@ impl Service {
     pub(super) fn new(
         common: Arc<Common>,
         wake: Arc<OwnedFd>,
-        listener: Arc<OwnedFd>,
         commands: Receiver<Command>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        let data = EventData::new_u64(LISTEN);
-        epoll::add(&epoll, &listener, data, EventFlags::IN)?;
         Ok(Self {
             common,
             epoll,
             wake,
-            listener,
             commands,
             records: HashMap::new(),
             connections: Numbered::default(),
             retiring: Vec::new(),
-            rests_until: None,
+            waiting: VecDeque::new(),
             last: FIRST,
         })
     }
@@ -238,30 +235,29 @@ impl Service {
                 WAKE => {
                     let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
                 }
-                LISTEN => self.accept(),
                 token if token % 2 == 0 => self.hear(token),
                 // The process has ended: nothing moves for it any more.
                 token => self.end(token - 1),
             }
         }
-        let now = Instant::now();
-        if self.rests_until.take_if(|until| *until <= now).is_some() {
-            self.listen(EventFlags::IN);
-        }
+        self.expire();
         Ok(())
     }
 
-    /// Level-triggered, a listener that cannot accept would wake the thread for ever.
-    fn rest(&mut self, error: &io::Error) {
-        complain!("cuda-ipc: cannot accept connections, next try in {ACCEPT_PAUSE:?}: {error}");
-        self.listen(EventFlags::empty());
-        self.rests_until = Some(Instant::now() + ACCEPT_PAUSE);
-    }
-
-    fn listen(&self, interest: EventFlags) {
-        let data = EventData::new_u64(LISTEN);
-        if let Err(error) = epoll::modify(&self.epoll, &self.listener, data, interest) {
-            complain!("cuda-ipc: cannot change interest in the listener: {error}");
+    /// Ends connections that have not become a lane in time.
+    fn expire(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((until, token)) = self.waiting.front().copied()
+            && until <= now
+        {
+            self.waiting.pop_front();
+            let connection = self.connections.get(&token);
+            if connection.is_some_and(|connection| connection.lane.is_none()) {
+                self.end(token);
+            }
         }
     }
 
@@ -269,6 +265,7 @@ impl Service {
     fn handle_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
+                Ok(Command::Accepted(newcomer)) => self.connect(newcomer.take()),
                 Ok(Command::Fence(session, lane, epoch, answer)) => {
                     self.fence(session, lane, epoch, answer);
                 }
@@ -287,47 +284,41 @@ impl Service {
         }
     }
 
-    fn accept(&mut self) {
-        loop {
-            let socket = match packets::accept(&self.listener) {
-                Ok(socket) => socket,
-                Err(error) if packets::is_passing(&error) => return,
-                Err(error) => return self.rest(&error),
-            };
-            if self.connections.len() >= CONNECTIONS_MAX {
-                complain!(
-                    "cuda-ipc: {CONNECTIONS_MAX} connections, the limit; one more is turned away"
-                );
-                continue;
-            }
-            self.last += 2;
-            let token = self.last;
-            let data = EventData::new_u64(token);
-            let added = check_user(&socket)
-                .and_then(|()| Ok(epoll::add(&self.epoll, &socket, data, EventFlags::IN)?));
-            if let Err(error) = added {
-                complain!("cuda-ipc: a connection is turned away: {error}");
-                continue;
-            }
-            let Some(end) = end_of(&socket) else {
-                complain!(
-                    "cuda-ipc: a connection is turned away: the kernel does not say when its process ends"
-                );
-                continue;
-            };
-            let connection = Connection {
-                socket: Arc::new(socket),
-                end,
-                challenge: None,
-                session: None,
-                domain: TrustDomain::COMMON,
-                lane: None,
-                grants: HashMap::new(),
-                ending: false,
-                fences: Vec::new(),
-            };
-            self.connections.insert(token, connection);
+    /// Begins to listen to a connection, if there is room for it.
+    fn connect(&mut self, socket: OwnedFd) {
+        if self.connections.len() >= CONNECTIONS_MAX {
+            complain!(
+                "cuda-ipc: {CONNECTIONS_MAX} connections, the limit; one more is turned away"
+            );
+            return;
         }
+        let Some(end) = end_of(&socket) else {
+            complain!(
+                "cuda-ipc: a connection is turned away: the kernel does not say when its process ends"
+            );
+            return;
+        };
+        self.last += 2;
+        let token = self.last;
+        let data = EventData::new_u64(token);
+        if let Err(error) = epoll::add(&self.epoll, &socket, data, EventFlags::IN) {
+            complain!("cuda-ipc: a connection is turned away: {error}");
+            return;
+        }
+        let connection = Connection {
+            socket: Arc::new(socket),
+            end,
+            challenge: None,
+            session: None,
+            domain: TrustDomain::COMMON,
+            lane: None,
+            grants: HashMap::new(),
+            ending: false,
+            fences: Vec::new(),
+        };
+        self.connections.insert(token, connection);
+        let until = Instant::now() + GREETING_MAX;
+        self.waiting.push_back((until, token));
     }
 
     /// Takes what a peer says.
@@ -538,8 +529,9 @@ impl Service {
 impl Serve for Service {
     fn serve(&mut self) -> io::Result<()> {
         loop {
-            let rest = self.rests_until;
-            self.wait(rest.map(|until| until.saturating_duration_since(Instant::now())))?;
+            let waiting = self.waiting.front();
+            let left = waiting.map(|(until, _)| until.saturating_duration_since(Instant::now()));
+            self.wait(left)?;
             if !self.handle_commands() {
                 return Ok(());
             }
