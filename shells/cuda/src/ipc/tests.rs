@@ -147,6 +147,25 @@ fn nobody_gets_in_who_should_not() {
 }
 
 #[test]
+fn who_does_not_become_a_lane_is_hung_up_on() {
+    let target = Target::new();
+    let lane = target.let_in((1, 1));
+    let silent = Peer(packets::connect_to(&target.transport.address()).unwrap());
+    let half = Peer(packets::connect_to(&target.transport.address()).unwrap());
+    half.say(&Request::Challenge);
+    assert!(matches!(half.hear(), Some(Answer::Challenge { .. })));
+    let asked = far::greet(&target.transport.address(), SESSION, None, None);
+    let asked = Peer(asked.unwrap().0);
+    assert_eq!(asked.hear(), Some(Answer::Ready));
+    for (name, peer) in [("silent", silent), ("half", half), ("asked", asked)] {
+        assert_eq!(peer.hear(), None, "{name}");
+    }
+    // Who is a lane came before them, and stays.
+    let (key, _region) = target.gpu(Access::RemoteReadWrite);
+    assert!(matches!(lane.open(key), Some(Answer::Opens { .. })));
+}
+
+#[test]
 fn only_what_peers_may_use_is_opened() {
     let target = Target::new();
     let peer = target.let_in((1, 1));
