@@ -6,6 +6,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use polyrail_transport::complain;
+
 type Task = Box<dyn FnOnce() + Send>;
 
 thread_local! {
@@ -65,7 +67,7 @@ impl Background {
             }
             Err(error) => {
                 let name = self.name;
-                log::error!("cuda: no thread {name}, so a worker may wait: {error}");
+                complain!("cuda: no thread {name}, so a worker may wait: {error}");
                 drop(sender);
                 task();
             }

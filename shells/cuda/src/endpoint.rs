@@ -623,7 +623,7 @@ impl CudaEndpoint {
                     break Stop::Full;
                 }
                 Err(Failed::Before(error)) => {
-                    log::warn!("a copy was not begun: {error}");
+                    complain!("a copy was not begun: {error}");
                     break Stop::Rejected(self.far.refusal());
                 }
             }

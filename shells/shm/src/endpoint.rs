@@ -13,6 +13,7 @@ use polyrail_core::work::{
     Cause, Completion, LaneFact, LaneLimits, POST_MAX, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
@@ -199,7 +200,7 @@ impl ShmEndpoint {
                 }
             }
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => log::error!("shm: epoll_wait: {error}"),
+            Err(error) => complain!("shm: epoll_wait: {error}"),
         }
     }
 

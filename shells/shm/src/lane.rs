@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, Op, Outcome, Work};
+use polyrail_transport::complain;
 use polyrail_transport::memory::{Entered, Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets::{self, nonsense};
@@ -626,7 +627,7 @@ impl Lane {
             Ok(made) if still || op == Op::Write => Ok(Carried::Moved(made)),
             Ok(_) => Ok(Carried::Refused),
             Err(error) => {
-                log::error!("shm: a copy has failed: {error}");
+                complain!("shm: a copy has failed: {error}");
                 Err(End::Broken(Cause::Reset))
             }
         }
@@ -655,7 +656,7 @@ impl Lane {
             (Ok(made), true) => Ok(Carried::Moved(made)),
             (_, false) => Ok(Carried::Refused),
             (Err(error), true) => {
-                log::warn!("shm: the kernel does not read the peer's memory: {error}");
+                complain!("shm: the kernel does not read the peer's memory: {error}");
                 Err(End::Broken(Cause::Reset))
             }
         }

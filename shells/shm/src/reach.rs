@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::SessionId;
+use polyrail_transport::complain;
 use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::ticket::{Entry, Proving, Said, SessionSecret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -148,6 +149,6 @@ pub(crate) fn reach(
         (Err(why), _) => format!("this process cannot read the peer's: {why}"),
         (Ok(_), Some(why)) => format!("the peer cannot read this process's: {why}"),
     };
-    log::warn!("shm: memory that a program registers goes over another transport: {forbidden}");
+    complain!("shm: memory that a program registers goes over another transport: {forbidden}");
     Ok(SHARED)
 }

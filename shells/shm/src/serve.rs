@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_transport::SessionId;
+use polyrail_transport::complain;
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
 use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::peek::Peek;
@@ -570,7 +571,7 @@ impl Served {
         } {
             Ok(_) => Pulled::Done,
             Err(error) => {
-                log::warn!("shm: the kernel does not read the peer's memory: {error}");
+                complain!("shm: the kernel does not read the peer's memory: {error}");
                 Pulled::Failed
             }
         }

@@ -370,7 +370,7 @@ impl Transport for ShmTransport {
 
     /// Its lanes come over sockets of its own.
     fn admit(&self, lane: InboundLane) {
-        log::warn!("shm: {:?} came over the network; dropped", lane.lane);
+        complain!("shm: {:?} came over the network; dropped", lane.lane);
     }
 
     fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {

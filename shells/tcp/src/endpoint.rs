@@ -12,6 +12,7 @@ use polyrail_core::time::{Duration as CoreDuration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Completion, LaneFact, PostBatch, Posted, Scope, Stop};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{
@@ -230,7 +231,7 @@ impl TcpEndpoint {
                 };
                 match epoll::delete(&self.epoll, stream) {
                     Ok(()) => self.alone = Some((lane, now)),
-                    Err(error) => log::error!("tcp: epoll_ctl for {lane:?}: {error}"),
+                    Err(error) => complain!("tcp: epoll_ctl for {lane:?}: {error}"),
                 }
             }
         }
@@ -249,7 +250,7 @@ impl TcpEndpoint {
             && let Err(error) =
                 epoll::add(&self.epoll, stream, token(lane, slot.epoch), slot.interest)
         {
-            log::error!("tcp: epoll_ctl for {lane:?}: {error}");
+            complain!("tcp: epoll_ctl for {lane:?}: {error}");
             let broken = report(lane, slot.epoch, LaneFact::Broken(Cause::Reset));
             self.end(lane);
             self.facts.push_back(broken);
@@ -274,7 +275,7 @@ impl TcpEndpoint {
         match epoll::modify(&self.epoll, stream, token, interest) {
             Ok(()) => slot.interest = interest,
             // It stays registered as it was; a lane that then makes no progress is core's to notice.
-            Err(error) => log::error!("tcp: epoll_ctl for {lane:?}: {error}"),
+            Err(error) => complain!("tcp: epoll_ctl for {lane:?}: {error}"),
         }
     }
 
@@ -330,7 +331,7 @@ impl TcpEndpoint {
                 self.ready.extend(tokens.take(EVENTS_MAX));
             }
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => log::error!("tcp: epoll_wait: {error}"),
+            Err(error) => complain!("tcp: epoll_wait: {error}"),
         }
     }
 
@@ -540,7 +541,7 @@ impl Endpoint for TcpEndpoint {
 /// Makes the close of a socket drop what it has not sent.
 pub(crate) fn abort(stream: &TcpStream) {
     if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
-        log::warn!("tcp: SO_LINGER: {error}");
+        complain!("tcp: SO_LINGER: {error}");
     }
 }
 

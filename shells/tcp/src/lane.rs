@@ -9,6 +9,7 @@ use polyrail_core::time::Instant;
 use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, LaneLimits, Op, Outcome, Work};
 use polyrail_transport::RemoteRegion;
+use polyrail_transport::complain;
 use polyrail_transport::memory::{Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
 use rustix::event::epoll::EventFlags;
@@ -327,7 +328,7 @@ impl Lane {
     }
 
     fn nonsense(&self, why: impl fmt::Display) -> End {
-        log::warn!("tcp: answer of {} makes no sense: {why}", self.peer);
+        complain!("tcp: answer of {} makes no sense: {why}", self.peer);
         End::Broken(Cause::BadResponse)
     }
 

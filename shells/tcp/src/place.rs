@@ -9,6 +9,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use polyrail_transport::complain;
 use polyrail_transport::processor;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use socket2::SockRef;
@@ -65,7 +66,7 @@ impl Place {
             return false;
         }
         if let Err(error) = sched_setaffinity(None, &allowed) {
-            log::warn!("tcp: the service thread stays off processor {here}: {error}");
+            complain!("tcp: the service thread stays off processor {here}: {error}");
         }
         true
     }

@@ -330,7 +330,7 @@ impl Service {
             let stream = &inbound.served.stream;
             let data = EventData::new_u64(back);
             if let Err(error) = epoll::add(&self.epoll, stream, data, inbound.interest) {
-                log::warn!(
+                complain!(
                     "tcp: {}: {error}; {:?} closed",
                     inbound.served.peer,
                     inbound.lane
@@ -341,7 +341,7 @@ impl Service {
         if let Some(inbound) = token.and_then(|token| self.inbound.get(&token)) {
             match epoll::delete(&self.epoll, &inbound.served.stream) {
                 Ok(()) => self.alone = token,
-                Err(error) => log::error!("tcp: epoll_ctl for {:?}: {error}", inbound.lane),
+                Err(error) => complain!("tcp: epoll_ctl for {:?}: {error}", inbound.lane),
             }
         }
     }

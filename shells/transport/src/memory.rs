@@ -484,7 +484,9 @@ impl Region {
                 true => "until the process ends",
                 false => "until it can be taken back",
             };
-            log::error!("{self:?} may still be used by a device that has failed: keep it {until}");
+            crate::complain!(
+                "{self:?} may still be used by a device that has failed: keep it {until}"
+            );
         }
         is_free
     }
@@ -532,7 +534,7 @@ impl Region {
         if left.is_empty() {
             return;
         }
-        log::warn!(
+        crate::complain!(
             "{self:?} is taken back, and other processes may still touch it: {} uses have not ended, as when a peer is stopped",
             left.len()
         );

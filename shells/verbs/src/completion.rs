@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
+use polyrail_transport::complain;
+
 use crate::device::Device;
 use crate::ffi::Cq;
 use crate::ffi::raw::Wc;
@@ -119,7 +121,7 @@ impl Queue {
     pub(crate) fn take(&mut self, out: &mut [Wc]) -> usize {
         loop {
             let count = self.shared.cq.poll(out).unwrap_or_else(|error| {
-                log::error!("verbs: {error}");
+                complain!("verbs: {error}");
                 0
             });
             if count < out.len() {
@@ -141,7 +143,7 @@ impl Queue {
                 // What came before that wakes nobody, so it is looked for once more.
                 Ok(()) => self.armed = true,
                 Err(error) => {
-                    log::error!("verbs: {error}");
+                    complain!("verbs: {error}");
                     return 0;
                 }
             }

@@ -11,6 +11,7 @@ use polyrail_core::work::{
     Cause, Completion, LaneFact, Op, Outcome, PostBatch, Posted, Scope, Stop,
 };
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{
@@ -295,7 +296,7 @@ impl VerbsEndpoint {
             let shared = queue.shared().clone();
             // Its descriptor may outlive it.
             if let Err(error) = epoll::delete(&self.epoll, shared.cq.fd()) {
-                log::error!("verbs: epoll_ctl: {error}");
+                complain!("verbs: epoll_ctl: {error}");
             }
             let device = shared.device;
             drop(queue);
@@ -400,7 +401,7 @@ impl VerbsEndpoint {
             let shared = made.room.queue().clone();
             let data = EventData::new_u64(0);
             if let Err(error) = epoll::add(&self.epoll, shared.cq.fd(), data, EventFlags::IN) {
-                log::error!("verbs: nobody is woken by a completion queue: epoll_ctl: {error}");
+                complain!("verbs: nobody is woken by a completion queue: epoll_ctl: {error}");
             }
             self.queues.push(Queue::new(shared));
         }

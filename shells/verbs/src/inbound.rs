@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use polyrail_control::codec::{Greeting, Purpose};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::lanes::Lanes;
+use polyrail_transport::complain;
 use polyrail_transport::memory::{Access, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
@@ -231,12 +232,12 @@ impl Inbound {
     fn take(&mut self, connections: &mut Connections, queue: &Cq) {
         queue.hear();
         if let Err(error) = queue.arm() {
-            log::error!("verbs: {}: {error}", self.device.name);
+            complain!("verbs: {}: {error}", self.device.name);
         }
         let mut taken = [Wc::default(); TAKE];
         loop {
             let count = queue.poll(&mut taken).unwrap_or_else(|error| {
-                log::error!("verbs: {}: {error}", self.device.name);
+                complain!("verbs: {}: {error}", self.device.name);
                 0
             });
             for wc in &taken[..count] {

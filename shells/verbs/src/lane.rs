@@ -7,6 +7,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, Op, Posted, Stop, Work as CoreWork};
 use polyrail_transport::RemoteRegion;
+use polyrail_transport::complain;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
 
@@ -246,7 +247,7 @@ impl Lane {
             // The device has less room than it said.
             Err(error) if error.kind() == std::io::ErrorKind::OutOfMemory => Stop::Full,
             Err(error) => {
-                log::warn!("verbs: {error}");
+                complain!("verbs: {error}");
                 Stop::Rejected(Cause::Fatal)
             }
         };

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use polyrail_transport::complain;
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 
@@ -184,7 +185,7 @@ impl Registered {
                     _ => String::new(),
                 };
                 let (name, bytes) = (&device.name, self.bytes);
-                log::error!("verbs: {name} cannot register {bytes} bytes: {error}{advice}");
+                complain!("verbs: {name} cannot register {bytes} bytes: {error}{advice}");
                 *held = Held::Gone;
                 let _ = slot.failed_at.set(Instant::now());
                 FAILED
@@ -412,7 +413,7 @@ fn start(
 pub(crate) fn let_go<T: Send + 'static>(registered: T) {
     let thread = thread::Builder::new().name("polyrail-verbs-r".into());
     if let Err(error) = thread.spawn(move || drop(registered)) {
-        log::error!("verbs: no thread to deregister memory: {error}");
+        complain!("verbs: no thread to deregister memory: {error}");
     }
 }
 
@@ -435,7 +436,7 @@ fn spawn(
         then(&to);
     });
     if let Err(error) = spawned {
-        log::error!("verbs: no thread to register memory: {error}");
+        complain!("verbs: no thread to register memory: {error}");
         registered.give_up();
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_core::work::Cause;
+use polyrail_transport::complain;
 use polyrail_transport::memory::{RegionKey, RegionTable};
 use polyrail_transport::service::{Serve, supervise};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
@@ -176,14 +177,14 @@ impl Connections {
     /// Listens to a completion queue no more, whether or not its descriptor is closed with it.
     pub(crate) fn forget_queue(&self, queue: &Cq) {
         if let Err(error) = epoll::delete(&self.epoll, queue.fd()) {
-            log::error!("verbs: epoll_ctl: {error}");
+            complain!("verbs: epoll_ctl: {error}");
         }
     }
 
     pub(crate) fn change(&self, stream: &std::net::TcpStream, token: u64, writes: bool) {
         let data = EventData::new_u64(token);
         if let Err(error) = epoll::modify(&self.epoll, stream, data, interest(writes)) {
-            log::error!("verbs: epoll_ctl: {error}");
+            complain!("verbs: epoll_ctl: {error}");
         }
     }
 }
@@ -328,13 +329,13 @@ impl Loop {
                 }
                 Event::DeviceFatal => return self.device_failed(),
                 Event::QueuePair(None) => {
-                    log::warn!("verbs: {name}: a completion queue has failed");
+                    complain!("verbs: {name}: a completion queue has failed");
                     self.outbound.break_all(Cause::Fatal);
                     self.outbound.forget_queues();
                     self.inbound.break_all(&self.connections);
                 }
                 Event::QueuePair(Some(number)) => {
-                    log::warn!("verbs: {name}: queue pair {number} has failed");
+                    complain!("verbs: {name}: queue pair {number} has failed");
                     self.outbound.break_one(number);
                     self.inbound.break_one(number);
                 }
@@ -357,7 +358,7 @@ impl Loop {
             // Readable for ever, perhaps.
             let fd = self.device.context.async_fd();
             if let Err(error) = epoll::delete(&self.connections.epoll, fd) {
-                log::error!("verbs: epoll_ctl: {error}");
+                complain!("verbs: epoll_ctl: {error}");
             }
         }
         self.outbound.device_failed();

@@ -5,6 +5,8 @@ use polyrail_core::units::LaneId;
 use polyrail_core::work::{Completion, Outcome};
 
 use super::{CudaEndpoint, Failed, Flight, INTO, Queues, Run, fenced};
+use polyrail_transport::complain;
+
 use crate::driver::{CudaError, Driver, End};
 use crate::slots::{Detour, Landing, SLOT_BYTES, Slots};
 
@@ -71,7 +73,7 @@ impl CudaEndpoint {
                         break;
                     }
                     Err(error) => {
-                        log::warn!("a copy was not begun: {error}");
+                        complain!("a copy was not begun: {error}");
                         self.give_up(position, detour, at);
                     }
                 }

@@ -15,6 +15,7 @@ use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets::{self, nonsense};
+use polyrail_transport::remark;
 use polyrail_transport::ticket::{Proving, Said, SessionSecret};
 use polyrail_transport::{RailAddress, RemoteRegion, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -90,7 +91,7 @@ impl Mapped {
                 *pinned = is_ours.then_some(ordinal);
                 self.is_pinned.store(true, Release);
             }
-            Err(error) => log::info!(
+            Err(error) => remark!(
                 "cuda-ipc: copies to and from {} bytes of a peer's host memory pass through slots: cannot pin it: {error}",
                 mapping.bytes()
             ),
@@ -702,12 +703,11 @@ fn take(
                     opened: vec![opened],
                 },
                 Err(error) => {
-                    // It is tried again and again.
-                    let level = match refused {
-                        Some(_) => log::Level::Debug,
-                        None => log::Level::Warn,
-                    };
-                    log::log!(level, "cuda-ipc: a peer's memory cannot be opened: {error}");
+                    match refused {
+                        // It is tried again and again.
+                        Some(_) => log::debug!("cuda-ipc: still not opened: {error}"),
+                        None => complain!("cuda-ipc: a peer's memory cannot be opened: {error}"),
+                    }
                     Known::Locked
                 }
             };
@@ -851,7 +851,7 @@ impl Far for Theirs {
                 }
             }
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => log::error!("cuda-ipc: epoll_wait: {error}"),
+            Err(error) => complain!("cuda-ipc: epoll_wait: {error}"),
         }
         for (lane, row) in &mut self.lanes {
             if !row.is_open && row.by <= now {

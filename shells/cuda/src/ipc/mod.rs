@@ -194,7 +194,7 @@ impl Transport for CudaIpcTransport {
 
     /// Its lanes come over sockets of its own.
     fn admit(&self, lane: InboundLane) {
-        log::warn!("cuda-ipc: {:?} came over the network; dropped", lane.lane);
+        complain!("cuda-ipc: {:?} came over the network; dropped", lane.lane);
     }
 
     fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {

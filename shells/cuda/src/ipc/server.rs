@@ -467,7 +467,7 @@ impl Service {
         connection.ending = true;
         let data = EventData::new_u64(token + 1);
         if let Err(error) = epoll::add(&self.epoll, &connection.end, data, EventFlags::IN) {
-            log::error!("cuda-ipc: memory of a lost peer stays in use: {error}");
+            complain!("cuda-ipc: memory of a lost peer stays in use: {error}");
         }
     }
 

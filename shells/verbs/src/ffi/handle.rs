@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use polyrail_transport::complain;
 use polyrail_transport::memory::{Pinned, Region};
 
 use super::raw::{self, Calls};
@@ -41,7 +42,7 @@ fn named(call: &'static str, error: io::Error) -> io::Error {
 /// What a destructor can do about an error: say it.
 pub(super) fn ended(call: &'static str, answer: c_int) {
     if let Err(error) = checked(call, answer) {
-        log::error!("verbs: {error}");
+        complain!("verbs: {error}");
     }
 }
 
@@ -233,7 +234,7 @@ impl Context {
     /// may be known to nobody yet.
     pub(super) fn lets_go(&self, call: &'static str, answer: c_int) -> bool {
         if let Err(error) = checked(call, answer) {
-            log::error!("verbs: {error}; the device may go on with what it was for");
+            complain!("verbs: {error}; the device may go on with what it was for");
             self.in_doubt.store(true, SeqCst);
             self.wake();
             return false;
