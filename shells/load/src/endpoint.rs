@@ -14,11 +14,12 @@ use polyrail_core::work::{
     Work,
 };
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::Region;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
 
 use crate::abi::*;
-use crate::host::{Host, lent};
+use crate::host::{Host, Joined, lent};
 use crate::target::{Instance, explained, function};
 
 /// Events that are asked for at a time.
@@ -103,7 +104,7 @@ impl LoadedEndpoint {
     }
 
     fn complain(&self, what: impl std::fmt::Display) {
-        log::error!("transport {}: {what}", self.instance.library.name());
+        complain!("transport {}: {what}", self.instance.library.name());
     }
 
     /// What an event says. One that makes no sense breaks its lane, which is all that is known then.
@@ -263,15 +264,17 @@ impl Endpoint for LoadedEndpoint {
             local: local.as_ref().map_or(null(), |local| local.as_ptr()),
             remote: remote.as_ptr(),
         };
-        let secret = address.secret.clone();
-        let session = secret.map(|secret| (address.session, secret));
-        self.host.set_rail(self.worker, rail, session);
+        let joined = Joined {
+            session: address.session,
+            secret: address.secret.clone(),
+        };
+        self.host.set_rail(self.worker, rail, joined);
         // SAFETY: everything it points to lives during the call.
         unsafe { attach(self.at, rail.0, &told) };
     }
 
     fn forget_rail(&mut self, rail: RailId) {
-        self.host.set_rail(self.worker, rail, None);
+        self.host.forget_rail(self.worker, rail);
         if let Some(forget) = self.instance.library.table.forget_rail {
             // SAFETY: numbers only.
             unsafe { forget(self.at, rail.0) };
@@ -279,6 +282,7 @@ impl Endpoint for LoadedEndpoint {
     }
 
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        self.host.open_lane(lane, epoch);
         let open = function!(self.instance.library, open);
         let now = self.clock.now().as_nanos();
         // SAFETY: numbers only.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use polyrail_core::units::{Epoch, LaneId, RailId};
 use polyrail_transport::SessionId;
 use polyrail_transport::complain;
+use polyrail_transport::complaint::Lines;
 use polyrail_transport::memory::{
     Access, Entered, Pinned, Region, RegionKey, RegionTable, TrustDomain,
 };
@@ -35,16 +36,28 @@ pub(crate) struct Host {
     regions: Arc<dyn RegionTable>,
     questions: Mutex<Questions>,
     secrets: Mutex<Secrets>,
+    /// What the library may still write to the log.
+    lines: Lines,
 }
 
-/// Secrets of sessions that have one. Whose a session is decides, not its number: a peer may say any.
+/// Sessions, each with the secret that its lanes prove themselves with; `None`: its engines have no key. Whose a session is
+/// decides, not its number: a peer may say any. Who asks for a session or lane that is not here is told no.
 #[derive(Default)]
 struct Secrets {
     /// Those that peers have with this engine.
-    inbound: HashMap<SessionId, SessionSecret>,
+    inbound: HashMap<SessionId, Option<SessionSecret>>,
     /// Those that this engine's rails are of, by the worker, and those that `reach` asks in.
-    rails: HashMap<(u16, RailId), (SessionId, SessionSecret)>,
-    asking: Vec<(SessionId, SessionSecret)>,
+    rails: HashMap<(u16, RailId), Joined>,
+    asking: Vec<Joined>,
+    /// Those that its lanes were of when they were opened, with the epoch: a rail can be of another session by now.
+    lanes: HashMap<LaneId, (Epoch, Joined)>,
+}
+
+/// A session that this engine joins.
+#[derive(Clone)]
+pub(crate) struct Joined {
+    pub(crate) session: SessionId,
+    pub(crate) secret: Option<SessionSecret>,
 }
 
 #[derive(Default)]
@@ -60,6 +73,7 @@ impl Host {
             regions,
             questions: Mutex::default(),
             secrets: Mutex::default(),
+            lines: Lines::default(),
         }
     }
 
@@ -88,32 +102,42 @@ impl Host {
         self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A peer's session begins or (`None`) is over, or has no secret.
-    pub(crate) fn set_inbound(&self, session: SessionId, secret: Option<SessionSecret>) {
-        let mut secrets = self.secrets();
-        match secret {
-            Some(secret) => secrets.inbound.insert(session, secret),
-            None => secrets.inbound.remove(&session),
-        };
+    /// A peer's session begins.
+    pub(crate) fn begin_inbound(&self, session: SessionId, secret: Option<SessionSecret>) {
+        self.secrets().inbound.insert(session, secret);
     }
 
-    /// Says which session a worker's rail is of now, if that has a secret.
-    pub(crate) fn set_rail(
-        &self,
-        worker: u16,
-        rail: RailId,
-        session: Option<(SessionId, SessionSecret)>,
-    ) {
-        let mut secrets = self.secrets();
-        match session {
-            Some(session) => secrets.rails.insert((worker, rail), session),
-            None => secrets.rails.remove(&(worker, rail)),
-        };
+    /// A peer's session is over.
+    pub(crate) fn end_inbound(&self, session: SessionId) {
+        self.secrets().inbound.remove(&session);
     }
 
-    /// Forgets all rails of a worker.
+    /// Says which session a worker's rail is of now.
+    pub(crate) fn set_rail(&self, worker: u16, rail: RailId, joined: Joined) {
+        self.secrets().rails.insert((worker, rail), joined);
+    }
+
+    /// Forgets a rail of a worker, and its lane.
+    pub(crate) fn forget_rail(&self, worker: u16, rail: RailId) {
+        let mut secrets = self.secrets();
+        secrets.rails.remove(&(worker, rail));
+        secrets.lanes.remove(&LaneId::new(worker, rail));
+    }
+
+    /// Forgets all rails of a worker, and its lanes.
     pub(crate) fn forget_rails(&self, worker: u16) {
-        self.secrets().rails.retain(|(of, _), _| *of != worker);
+        let mut secrets = self.secrets();
+        secrets.rails.retain(|(of, _), _| *of != worker);
+        secrets.lanes.retain(|lane, _| lane.worker() != worker);
+    }
+
+    /// A lane is to be opened: until it is opened again it is of the session that its rail is of now.
+    pub(crate) fn open_lane(&self, lane: LaneId, epoch: Epoch) {
+        let mut secrets = self.secrets();
+        match secrets.rails.get(&(lane.worker(), lane.rail())).cloned() {
+            Some(joined) => secrets.lanes.insert(lane, (epoch, joined)),
+            None => secrets.lanes.remove(&lane),
+        };
     }
 
     /// Calls something that may ask a peer in a session.
@@ -123,32 +147,33 @@ impl Host {
         secret: Option<&SessionSecret>,
         call: impl FnOnce() -> T,
     ) -> T {
-        let asks = secret.map(|secret| (session, secret.clone()));
-        self.secrets().asking.extend(asks);
+        let secret = secret.cloned();
+        self.secrets().asking.push(Joined { session, secret });
         let said = call();
         let mut secrets = self.secrets();
-        if let Some(at) = secrets.asking.iter().position(|(of, _)| *of == session) {
+        if let Some(at) = secrets.asking.iter().position(|of| of.session == session) {
             secrets.asking.swap_remove(at);
         }
         said
     }
 
-    /// What a lane of this engine's is to prove itself with, if its rail is of that session.
-    fn outbound(&self, session: SessionId, lane: u32, epoch: u32) -> Option<SessionSecret> {
+    /// What a lane of this engine's is to prove itself with. `None`: it is none of that session.
+    fn outbound(&self, session: SessionId, lane: u32, epoch: u32) -> Option<Option<SessionSecret>> {
         let secrets = self.secrets();
-        let lane = LaneId(lane);
-        let is_it = |(of, _): &&(SessionId, SessionSecret)| *of == session;
+        let is_it = |joined: &&Joined| joined.session == session;
         let found = match epoch {
             0 => secrets.asking.iter().find(is_it),
-            _ => secrets
-                .rails
-                .get(&(lane.worker(), lane.rail()))
-                .filter(is_it),
+            _ => {
+                let opened = secrets.lanes.get(&LaneId(lane));
+                let opened = opened.filter(|(of, _)| *of == Epoch(epoch));
+                opened.map(|(_, joined)| joined).filter(is_it)
+            }
         };
-        found.map(|(_, secret)| secret.clone())
+        found.map(|joined| joined.secret.clone())
     }
 
-    fn inbound(&self, session: SessionId) -> Option<SessionSecret> {
+    /// What a lane of a peer's is to prove itself with. `None`: there is no such session.
+    fn inbound(&self, session: SessionId) -> Option<Option<SessionSecret>> {
         self.secrets().inbound.get(&session).cloned()
     }
 
@@ -181,7 +206,7 @@ impl Host {
         drop(questions);
         match answer {
             Some(answer) => answer(delivered),
-            None => log::error!(
+            None => complain!(
                 "transport {} answers question {number}, which is none or has its answer",
                 self.name
             ),
@@ -338,7 +363,22 @@ unsafe extern "C" fn write_log(context: *mut c_void, level: u32, text: *const c_
         3 => log::Level::Info,
         _ => log::Level::Debug,
     };
-    log::log!(level, "{}: {}", host.name, text.to_string_lossy());
+    let text = text.to_string_lossy();
+    if level == log::Level::Debug {
+        return log::debug!("{}: {text}", host.name);
+    }
+    // Peers may bring any of them about.
+    if log::log_enabled!(level)
+        && let Some(left_out) = host.lines.take()
+    {
+        if left_out > 0 {
+            log::warn!(
+                "{}: {left_out} lines like the next were left out",
+                host.name
+            );
+        }
+        log::log!(level, "{}: {text}", host.name);
+    }
 }
 
 /// What a function of the host's answers when all is well, when there is nothing to prove, and when it is not.
@@ -371,7 +411,7 @@ unsafe extern "C" fn draw_nonce(context: *mut c_void, nonce: *mut u8) -> i32 {
             GOOD
         }
         Err(error) => {
-            log::error!("transport {}: no random numbers: {error}", host.name);
+            complain!("transport {}: no random numbers: {error}", host.name);
             BAD
         }
     }
@@ -391,8 +431,10 @@ unsafe extern "C" fn make_ticket(
     let (Some(session), Some(nonce)) = (session.map(SessionId), nonce.map(Nonce)) else {
         return BAD;
     };
-    let Some(secret) = host.outbound(session, lane, epoch) else {
-        return NOT_NEEDED;
+    let secret = match host.outbound(session, lane, epoch) {
+        Some(Some(secret)) => secret,
+        Some(None) => return NOT_NEEDED,
+        None => return BAD,
     };
     match secret.ticket(&host.entry(session, lane, epoch), nonce) {
         Ok(made) => {
@@ -401,7 +443,7 @@ unsafe extern "C" fn make_ticket(
             GOOD
         }
         Err(error) => {
-            log::error!("transport {}: no ticket: {error}", host.name);
+            complain!("transport {}: no ticket: {error}", host.name);
             BAD
         }
     }
@@ -423,7 +465,10 @@ unsafe extern "C" fn check_ticket(
     let Some(session) = session.map(SessionId) else {
         return BAD;
     };
-    let (secret, entry) = (host.inbound(session), host.entry(session, lane, epoch));
+    let Some(secret) = host.inbound(session) else {
+        return BAD;
+    };
+    let entry = host.entry(session, lane, epoch);
     let ticket = ticket.map(|bytes| Ticket::from_bytes(&bytes));
     let said = nonce.map(Nonce).zip(ticket.as_ref());
     match ticket::admit(secret.as_ref(), &entry, said) {
@@ -457,8 +502,10 @@ unsafe extern "C" fn check_proof(
     let Some(session) = session.map(SessionId) else {
         return BAD;
     };
-    let Some(secret) = host.outbound(session, lane, epoch) else {
-        return NOT_NEEDED;
+    let secret = match host.outbound(session, lane, epoch) {
+        Some(Some(secret)) => secret,
+        Some(None) => return NOT_NEEDED,
+        None => return BAD,
     };
     let entry = host.entry(session, lane, epoch);
     let ticket = ticket.map(|bytes| Ticket::from_bytes(&bytes));
@@ -472,5 +519,138 @@ unsafe extern "C" fn check_proof(
             complain!("{}: a target is not believed: {denied}", host.name);
             BAD
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl RegionTable for Nothing {
+        fn find(&self, _: &RegionKey, _: TrustDomain) -> Option<Arc<Region>> {
+            None
+        }
+    }
+
+    const ONE: SessionId = SessionId([1; 16]);
+    const TWO: SessionId = SessionId([2; 16]);
+    const LANE: LaneId = LaneId(0);
+    const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
+    const WRONG: [u8; PROOF_BYTES] = [0; PROOF_BYTES];
+
+    fn new_host() -> Arc<Host> {
+        Arc::new(Host::new("library", Arc::new(Nothing)))
+    }
+
+    fn joined(session: SessionId, has_secret: bool) -> Joined {
+        let secret = || SessionSecret::new(&[7; 32], session, 1, 2, Arc::default()).unwrap();
+        Joined {
+            session,
+            secret: has_secret.then(secret),
+        }
+    }
+
+    fn make(host: &Arc<Host>, session: SessionId, epoch: u32) -> (i32, [u8; TICKET_BYTES]) {
+        let (context, mut ticket) = (host.table().context, [0; TICKET_BYTES]);
+        let (of, nonce, to) = (session.0.as_ptr(), NONCE.as_ptr(), ticket.as_mut_ptr());
+        // SAFETY: the host is there, and everything is as long as it has to be.
+        let made = unsafe { make_ticket(context, of, LANE.0, epoch, nonce, to) };
+        (made, ticket)
+    }
+
+    fn believes(
+        host: &Arc<Host>,
+        session: SessionId,
+        epoch: u32,
+        ticket: &[u8; TICKET_BYTES],
+        proof: &[u8; PROOF_BYTES],
+    ) -> i32 {
+        let (context, of, nonce) = (host.table().context, session.0.as_ptr(), NONCE.as_ptr());
+        // SAFETY: as above.
+        unsafe {
+            check_proof(
+                context,
+                of,
+                LANE.0,
+                epoch,
+                nonce,
+                ticket.as_ptr(),
+                proof.as_ptr(),
+            )
+        }
+    }
+
+    fn lets_in(
+        host: &Arc<Host>,
+        session: SessionId,
+        ticket: Option<&[u8; TICKET_BYTES]>,
+    ) -> (i32, [u8; PROOF_BYTES]) {
+        let (context, of, mut proof) = (host.table().context, session.0.as_ptr(), WRONG);
+        let nonce = ticket.map_or(null(), |_| NONCE.as_ptr());
+        let ticket = ticket.map_or(null(), |ticket| ticket.as_ptr());
+        // SAFETY: as above.
+        let said =
+            unsafe { check_ticket(context, of, LANE.0, 1, nonce, ticket, proof.as_mut_ptr()) };
+        (said, proof)
+    }
+
+    #[test]
+    fn a_lane_is_of_the_session_that_its_rail_was_of_when_it_was_opened() {
+        let (host, target) = (new_host(), new_host());
+        target.begin_inbound(ONE, joined(ONE, true).secret);
+        host.set_rail(LANE.worker(), LANE.rail(), joined(ONE, true));
+        assert_eq!(make(&host, ONE, 1).0, BAD, "nobody has opened it");
+        host.open_lane(LANE, Epoch(1));
+        let (made, ticket) = make(&host, ONE, 1);
+        assert_eq!(made, GOOD);
+        let (admitted, proof) = lets_in(&target, ONE, Some(&ticket));
+        assert_eq!(admitted, GOOD);
+        // Whether the rail's session is made anew meanwhile, with a secret or without.
+        for new in [joined(ONE, true), joined(TWO, true), joined(TWO, false)] {
+            host.set_rail(LANE.worker(), LANE.rail(), new);
+            assert_eq!(believes(&host, ONE, 1, &ticket, &WRONG), BAD);
+            assert_eq!(believes(&host, ONE, 1, &ticket, &proof), GOOD);
+            assert_eq!(make(&host, ONE, 1).0, GOOD);
+            // Another session, and another epoch of the lane.
+            assert_eq!(make(&host, TWO, 1).0, BAD);
+            assert_eq!(believes(&host, TWO, 1, &ticket, &proof), BAD);
+            assert_eq!(make(&host, ONE, 2).0, BAD);
+            assert_eq!(believes(&host, ONE, 2, &ticket, &proof), BAD);
+        }
+        host.open_lane(LANE, Epoch(2));
+        assert_eq!(make(&host, TWO, 2).0, NOT_NEEDED, "it has no secret");
+        assert_eq!(believes(&host, ONE, 1, &ticket, &proof), BAD);
+        host.forget_rail(LANE.worker(), LANE.rail());
+        assert_eq!(make(&host, TWO, 2).0, BAD);
+    }
+
+    #[test]
+    fn nobody_is_let_in_who_is_of_no_session_or_does_not_prove_it() {
+        let host = new_host();
+        assert_eq!(lets_in(&host, ONE, None).0, BAD, "no session");
+        host.begin_inbound(ONE, joined(ONE, true).secret);
+        host.begin_inbound(TWO, None);
+        assert_eq!(lets_in(&host, ONE, None).0, BAD);
+        assert_eq!(lets_in(&host, ONE, Some(&[1; TICKET_BYTES])).0, BAD);
+        assert_eq!(lets_in(&host, TWO, None).0, NOT_NEEDED);
+        host.end_inbound(TWO);
+        assert_eq!(lets_in(&host, TWO, None).0, BAD, "it is over");
+    }
+
+    #[test]
+    fn who_is_asked_proves_it_in_the_session_of_the_question() {
+        let host = new_host();
+        assert_eq!(make(&host, ONE, 0).0, BAD);
+        let secret = joined(ONE, true).secret;
+        host.while_asking(ONE, secret.as_ref(), || {
+            let (made, ticket) = make(&host, ONE, 0);
+            assert_eq!(made, GOOD);
+            assert_eq!(believes(&host, ONE, 0, &ticket, &WRONG), BAD);
+            assert_eq!(make(&host, TWO, 0).0, BAD);
+        });
+        host.while_asking(TWO, None, || assert_eq!(make(&host, TWO, 0).0, NOT_NEEDED));
+        assert_eq!(make(&host, TWO, 0).0, BAD);
     }
 }

@@ -137,7 +137,7 @@ impl Transport for Loaded {
         match address.get(..length) {
             Some(address) if !address.is_empty() => address.to_vec(),
             _ => {
-                log::error!(
+                complain!(
                     "transport {} says an address of {length} bytes: 1 to {POLYRAIL_TRANSPORT_ADDRESS_BYTES} are \
                      possible",
                     self.name()
@@ -195,7 +195,7 @@ impl Transport for Loaded {
             return complain!("transport {} lets nobody in: {NO_TICKETS}", self.name());
         }
         // First: from then on lanes come.
-        self.host.set_inbound(session, secret);
+        self.host.begin_inbound(session, secret);
         let begin = function!(self.instance.library, begin_session);
         // SAFETY: a session has as many bytes.
         unsafe { begin(self.instance.at, session.0.as_ptr()) };
@@ -230,7 +230,7 @@ impl Transport for Loaded {
     fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
         let host = self.host.clone();
         let over = move |_| {
-            host.set_inbound(session, None);
+            host.end_inbound(session);
             answer();
         };
         let question = self.host.ask(Box::new(over));
