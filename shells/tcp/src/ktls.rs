@@ -82,6 +82,8 @@ fn direct(stream: &TcpStream, which: c_int, (key, iv): Direction<'_>) -> io::Res
     info.iv.copy_from_slice(&iv[SALT_BYTES..]);
     let done = set(stream, libc::SOL_TLS, which, &info);
     info.key.zeroize();
+    info.salt.zeroize();
+    info.iv.zeroize();
     done
 }
 

@@ -172,8 +172,11 @@ pub struct SessionSecret {
     protection: u8,
 }
 
-/// What the bytes of one lane are encrypted with, in each direction. Overwritten when it is dropped.
-pub struct LaneKeys {
+/// What the bytes of one lane are encrypted with, in each direction. Overwritten when it is dropped; it stays where it was made,
+/// so that whoever hands it on leaves no copy.
+pub struct LaneKeys(Box<Directions>);
+
+struct Directions {
     initiator: Zeroizing<[u8; KEY_BYTES + IV_BYTES]>,
     target: Zeroizing<[u8; KEY_BYTES + IV_BYTES]>,
 }
@@ -184,12 +187,12 @@ pub type Direction<'a> = (&'a [u8], &'a [u8]);
 impl LaneKeys {
     /// What the initiator encrypts with: [`KEY_BYTES`] and [`IV_BYTES`].
     pub fn of_initiator(&self) -> Direction<'_> {
-        self.initiator.split_at(KEY_BYTES)
+        self.0.initiator.split_at(KEY_BYTES)
     }
 
     /// What the target encrypts with.
     pub fn of_target(&self) -> Direction<'_> {
-        self.target.split_at(KEY_BYTES)
+        self.0.target.split_at(KEY_BYTES)
     }
 }
 
@@ -214,10 +217,13 @@ impl SessionSecret {
         let root = Salt::new(HKDF_SHA256, SALT).extract(exported);
         let info = [LANES, &session.0, &initiator, &target];
         let expanded = root.expand(&info, HKDF_SHA256).map_err(unable)?;
-        let mut key = Zeroizing::new([0; PROOF_BYTES]);
-        expanded.fill(&mut *key).map_err(unable)?;
+        // Filled where it stays: what is moved leaves a copy.
+        let mut key = Arc::new(Zeroizing::new([0; PROOF_BYTES]));
+        expanded
+            .fill(&mut **Arc::make_mut(&mut key))
+            .map_err(unable)?;
         Ok(Self {
-            key: Arc::new(key),
+            key,
             denied,
             protection: CLEAR,
         })
@@ -255,21 +261,22 @@ impl SessionSecret {
             return Ok(None);
         }
         let root = Salt::new(HKDF_SHA256, PAYLOAD_SALT).extract(&**self.key);
-        let key = |side| {
+        let fill = |side, bytes: &mut [u8]| {
             let message = message(side, entry, challenge, ticket);
-            let mut bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
             let info = [&*message];
             let expanded = root.expand(&info, Length(KEY_BYTES + IV_BYTES));
             // It does not happen: HKDF gives up to 8,160 bytes.
             expanded
-                .and_then(|expanded| expanded.fill(&mut *bytes))
-                .map_err(|_| self.deny(Denied::Proof))?;
-            Ok(bytes)
+                .and_then(|expanded| expanded.fill(bytes))
+                .map_err(|_| self.deny(Denied::Proof))
         };
-        Ok(Some(LaneKeys {
-            initiator: key(Side::Initiator)?,
-            target: key(Side::Target)?,
-        }))
+        let mut both = Box::new(Directions {
+            initiator: Zeroizing::new([0; KEY_BYTES + IV_BYTES]),
+            target: Zeroizing::new([0; KEY_BYTES + IV_BYTES]),
+        });
+        fill(Side::Initiator, &mut *both.initiator)?;
+        fill(Side::Target, &mut *both.target)?;
+        Ok(Some(LaneKeys(both)))
     }
 
     /// Initiator: the ticket for who has said `challenge`.
@@ -387,6 +394,8 @@ pub enum Proving {
     Proof(SessionSecret, Nonce, Ticket),
     /// Nothing: both have, or there is nothing to prove. With what the lane is encrypted with, if it is.
     Over(Option<LaneKeys>),
+    /// Nothing any more: the target has not proved itself.
+    Failed,
 }
 
 impl Proving {
@@ -404,14 +413,14 @@ impl Proving {
     pub fn take_keys(&mut self) -> Option<LaneKeys> {
         match self {
             Self::Over(keys) => keys.take(),
-            Self::Challenge(_) | Self::Proof(..) => None,
+            Self::Challenge(_) | Self::Proof(..) | Self::Failed => None,
         }
     }
 
     /// Takes what the target says until that is so: the ticket that answers it, if one does. After an error nothing is to be
-    /// said to it any more.
+    /// said to it any more, and whatever it says is one as well.
     pub fn hear(&mut self, entry: &Entry<'_>, said: Said) -> io::Result<Option<Ticket>> {
-        match (std::mem::replace(self, Self::Over(None)), said) {
+        match (std::mem::replace(self, Self::Failed), said) {
             (Self::Challenge(secret), Said::Challenge(nonce)) => {
                 let ticket = secret.ticket(entry, nonce)?;
                 *self = Self::Proof(secret, nonce, ticket);
@@ -425,7 +434,11 @@ impl Proving {
             (Self::Challenge(secret) | Self::Proof(secret, ..), _) => {
                 Err(secret.deny(Denied::Missing).into())
             }
-            (Self::Over(_), _) => Ok(None),
+            (over @ Self::Over(_), _) => {
+                *self = over;
+                Ok(None)
+            }
+            (Self::Failed, _) => Err(io::Error::from(Denied::Missing)),
         }
     }
 }
@@ -648,6 +661,52 @@ mod tests {
         seen.sort();
         seen.dedup();
         assert_eq!(seen.len(), count, "no two are the same");
+    }
+
+    #[test]
+    fn an_initiator_that_was_told_nonsense_believes_nothing_that_follows() {
+        let made_up = Said::Proof(Proof([0; PROOF_BYTES]));
+        // (what it is told, until it believes nothing)
+        let cases = [
+            vec![Said::Other],
+            vec![made_up],
+            vec![Said::Challenge(nonce(3)), Said::Challenge(nonce(4))],
+            vec![Said::Challenge(nonce(3)), made_up],
+        ];
+        for said in cases {
+            let (ours, denied) = secret(1);
+            let (theirs, _) = secret(1);
+            let mut proving = Proving::new(Some(&ours.encrypting()));
+            let (last, before) = said.split_last().unwrap();
+            for said in before {
+                assert!(proving.hear(&ENTRY, *said).unwrap().is_some());
+            }
+            assert!(proving.hear(&ENTRY, *last).is_err(), "{said:?}");
+            // Not even what would have been right at first.
+            let ticket = theirs.ticket(&ENTRY, nonce(3)).unwrap();
+            let proof = theirs.prove(&message(Side::Target, &ENTRY, nonce(3), &ticket));
+            for more in [Said::Challenge(nonce(3)), Said::Proof(proof), Said::Other] {
+                assert!(!proving.is_over(), "{said:?}");
+                assert!(proving.hear(&ENTRY, more).is_err(), "{said:?} {more:?}");
+            }
+            assert!(!proving.is_over() && proving.take_keys().is_none());
+            assert_eq!(denied.load(Relaxed), 1, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn who_hands_on_the_keys_of_a_lane_leaves_no_copy() {
+        let encrypting = secret(1).0.encrypting();
+        let ticket = encrypting.ticket(&ENTRY, nonce(3)).unwrap();
+        let keys = encrypting.keys(&ENTRY, nonce(3), &ticket).unwrap();
+        let at = |keys: &LaneKeys| {
+            [keys.of_initiator(), keys.of_target()].map(|(key, iv)| (key.as_ptr(), iv.as_ptr()))
+        };
+        let before = at(keys.as_ref().unwrap());
+        let (sender, handed) = std::sync::mpsc::channel();
+        sender.send(Box::new(Proving::Over(keys))).unwrap();
+        let keys = handed.recv().unwrap().take_keys().unwrap();
+        assert_eq!(at(&keys), before);
     }
 
     #[test]
