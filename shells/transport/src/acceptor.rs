@@ -161,13 +161,16 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    use rustix::process::Uid;
+    use rustix::thread::set_thread_res_uid;
+
     use super::*;
 
     /// Far beyond what anything here takes.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     /// Another user, where this one is root.
-    const NOBODY: u32 = 65_534;
+    const NOBODY: Uid = Uid::from_raw(65_534);
 
     fn start(name: &str) -> (Vec<u8>, Acceptor, Receiver<Newcomer>) {
         let name = format!("polyrail-{name}-{}", std::process::id()).into_bytes();
@@ -203,10 +206,8 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let keep = u32::MAX;
-                    // SAFETY: it takes numbers; asked in this way the kernel changes this thread alone, which ends with the test.
-                    let changed = unsafe { libc::syscall(libc::SYS_setresuid, keep, NOBODY, keep) };
-                    assert_eq!(changed, 0);
+                    // This thread alone.
+                    set_thread_res_uid(None, NOBODY, None).unwrap();
                     while !over.load(SeqCst) {
                         // There may be no room.
                         drop(packets::connect_to(&name));
