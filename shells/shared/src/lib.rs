@@ -12,3 +12,36 @@ mod process;
 
 pub use clock::host_now;
 pub use process::{began, is_exiting, is_gone, own_process};
+
+/// Whose a file is, if it is another user's.
+fn foreign_owner(path: &std::path::Path) -> Option<u32> {
+    let owner = rustix::fs::lstat(path).ok()?.st_uid;
+    (owner != rustix::process::geteuid().as_raw()).then_some(owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::thread;
+
+    use rustix::process::{Uid, geteuid};
+
+    /// Runs something on a thread that has become another user, who may look into a folder. Where nobody can become one it is
+    /// not run.
+    pub(crate) fn as_another_user(folder: &Path, run: impl FnOnce(u32) + Send) {
+        if !geteuid().is_root() {
+            let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+            assert!(!must, "only root can become another user");
+            return eprintln!("not run, because only root can become another user");
+        }
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
+        let nobody = Uid::from_raw(65_534);
+        let run = move || {
+            rustix::thread::set_thread_res_uid(None, nobody, None).unwrap();
+            run(nobody.as_raw());
+        };
+        thread::scope(|scope| scope.spawn(run).join().unwrap());
+    }
+}

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use rustix::process::geteuid;
+
 /// Why a hint file cannot be used.
 #[derive(Debug)]
 pub enum HintFileError {
@@ -21,7 +23,7 @@ pub enum HintFileError {
         /// Which file.
         path: PathBuf,
     },
-    /// It is another user's, who could take the memory away under our feet. Give another one.
+    /// It is another user's, who could take the memory away under our feet. Have it removed, or give another one.
     Foreign {
         /// Which file.
         path: PathBuf,
@@ -48,8 +50,9 @@ impl fmt::Display for HintFileError {
             ),
             Self::Foreign { path, owner } => write!(
                 f,
-                "{} belongs to user {owner}; give a file of your own",
-                path.display()
+                "{} belongs to user {owner}, not {}: that user or root can remove it; or give a file of your own",
+                path.display(),
+                geteuid().as_raw()
             ),
             Self::NotARecord { path } => write!(
                 f,

@@ -15,6 +15,7 @@ use rustix::io::{Errno, pread};
 use rustix::process::geteuid;
 
 use super::HintFileError;
+use crate::foreign_owner;
 use crate::mapping::Mapping;
 
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
@@ -121,7 +122,17 @@ impl Deref for ClientFile {
 
 fn open_at(path: &Path, flags: OFlags) -> Result<OwnedFd, HintFileError> {
     let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| system(path, "open", e))
+    open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
+        // Who it is that does not let us is what has to be known to do something about it.
+        let owner = foreign_owner(path).filter(|_| error == Errno::ACCESS);
+        match owner {
+            Some(owner) => HintFileError::Foreign {
+                path: path.to_owned(),
+                owner,
+            },
+            None => system(path, "open", error),
+        }
+    })
 }
 
 /// The size of a file that is one, and ours or the administrator's: nobody else can make it shorter.
@@ -240,6 +251,26 @@ mod tests {
             assert_eq!(agent.leases().count(), 0);
             attach(&path);
         }
+    }
+
+    #[test]
+    fn of_a_file_of_another_user_it_is_said_whose_it_is_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hints");
+        fs::write(&path, "").unwrap();
+        crate::tests::as_another_user(folder.path(), |user| {
+            for error in [
+                AgentFile::create(&path, 4).unwrap_err(),
+                ClientFile::open(&path).unwrap_err(),
+            ] {
+                let error = error.to_string();
+                let expected = format!("{} belongs to user 0, not {user}", path.display());
+                assert!(
+                    error.starts_with(&expected) && error.contains("remove"),
+                    "{error}"
+                );
+            }
+        });
     }
 
     #[test]

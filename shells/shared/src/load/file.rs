@@ -15,7 +15,9 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::process::geteuid;
 
+use crate::foreign_owner;
 use crate::mapping::Mapping;
 
 /// Why a file is not mapped.
@@ -23,7 +25,14 @@ use crate::mapping::Mapping;
 pub enum MapError {
     /// The system said no.
     System(io::Error),
-    /// It is not a plain file of this user's that nobody else may touch.
+    /// It is another user's. That user or root can remove it.
+    Foreign {
+        /// Which file.
+        path: PathBuf,
+        /// The number of that user.
+        owner: u32,
+    },
+    /// It is not a plain file that nobody else may touch.
     NotOurs {
         /// What is wrong.
         what: &'static str,
@@ -41,6 +50,12 @@ impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(error) => error.fmt(f),
+            Self::Foreign { path, owner } => write!(
+                f,
+                "{} belongs to user {owner}, not {}: that user or root can remove it",
+                path.display(),
+                geteuid().as_raw()
+            ),
             Self::NotOurs { what } => f.write_str(what),
             Self::OtherSize { bytes, expected } => {
                 write!(f, "{bytes} bytes instead of {expected}")
@@ -86,17 +101,24 @@ fn open(path: &Path, bytes: u64) -> Result<File, MapError> {
         .truncate(false)
         .mode(0o600)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
-        .open(path)?;
+        .open(path);
+    let foreign = |owner| MapError::Foreign {
+        path: path.to_owned(),
+        owner,
+    };
+    let file = file.map_err(|error| {
+        let owner = foreign_owner(path).filter(|_| error.kind() == io::ErrorKind::PermissionDenied);
+        owner.map_or(MapError::System(error), foreign)
+    })?;
     let found = file.metadata()?;
     let wrong = [
         ("no plain file", !found.is_file()),
-        (
-            "another user's",
-            found.uid() != rustix::process::geteuid().as_raw(),
-        ),
         ("open to other users", found.mode() & 0o077 != 0),
         ("of several names", found.nlink() != 1),
     ];
+    if found.uid() != geteuid().as_raw() {
+        return Err(foreign(found.uid()));
+    }
     if let Some((what, _)) = wrong.into_iter().find(|(_, wrong)| *wrong) {
         return Err(MapError::NotOurs { what });
     }
@@ -131,6 +153,25 @@ mod tests {
             (800, &7_u64.to_ne_bytes()[..])
         );
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn of_a_file_of_another_user_it_is_said_whose_it_is_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("words");
+        fs::write(&path, [0; 16]).unwrap();
+        let refused = |ours: u32| {
+            let error = words(&path, 2).unwrap_err().to_string();
+            let expected = format!("{} belongs to user 0, not {ours}", path.display());
+            assert!(
+                error.starts_with(&expected) && error.contains("remove"),
+                "{error}"
+            );
+        };
+        crate::tests::as_another_user(folder.path(), refused);
+        // As of one that everybody may write to.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        crate::tests::as_another_user(folder.path(), refused);
     }
 
     #[test]
