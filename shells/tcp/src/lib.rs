@@ -21,7 +21,6 @@ mod opening;
 mod place;
 mod serve;
 mod server;
-mod shares;
 mod sys;
 mod tune;
 mod wire;

@@ -19,16 +19,15 @@ use polyrail_transport::memory::RegionTable;
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::service::{Serve, ServiceThread};
+use polyrail_transport::shares::Shares;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::process::{Resource, getrlimit};
 use socket2::SockRef;
 
 use crate::endpoint::{TcpEndpoint, abort};
 use crate::place::Place;
 use crate::serve::{End, Served};
-use crate::shares::Shares;
 use crate::{LANES_PER_SESSION_MAX, NAME, WORK_BYTES_MAX, WORKS_MAX, ktls, tune};
 
 const EVENTS_MAX: usize = 64;
@@ -497,9 +496,8 @@ impl Service {
 
     /// Why its session, or where it comes from, may have no more lanes.
     fn has_its_share(&self, lane: &InboundLane) -> Option<String> {
-        let descriptors = getrlimit(Resource::Nofile).current?;
         let address = lane.stream.peer_addr().ok()?.ip();
-        let text = self.shares.full(lane.session, address, descriptors)?;
+        let text = self.shares.refusal(lane.session, address, None)?;
         complain!("tcp: a lane from {address} is refused: {text}");
         Some(text)
     }

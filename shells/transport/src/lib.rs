@@ -21,6 +21,7 @@ pub mod peek;
 pub mod place;
 pub mod processor;
 pub mod service;
+pub mod shares;
 pub mod tally;
 pub mod ticket;
 

@@ -49,6 +49,8 @@ pub(crate) struct Device {
     /// Lanes that one completion queue has room for.
     pub(crate) lanes_per_queue: u32,
     completions_max: i32,
+    /// Queue pairs that it has; `None`: it does not say.
+    pub(crate) pairs_max: Option<u64>,
     /// Bytes of the largest registration; 0: any.
     registration_max: u64,
     pub(crate) settings: Settings,
@@ -127,6 +129,7 @@ impl Device {
             read_ranges: at_most(can.max_sge_rd, RANGES_MAX),
             lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * rooms) / rooms,
             completions_max: can.max_cqe,
+            pairs_max: u64::try_from(can.max_qp).ok().filter(|pairs| *pairs > 0),
             registration_max: can.max_mr_size,
             settings,
             port_down: AtomicBool::new(!sysfs.is_active(&found.device, found.port)),

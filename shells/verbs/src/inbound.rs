@@ -2,22 +2,25 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::AcqRel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail_control::codec::{Greeting, Purpose};
 use polyrail_core::units::{Epoch, LaneId};
-use polyrail_transport::lanes::Lanes;
 use polyrail_transport::complain;
+use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{Access, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::shares::Shares;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::LANES_PER_SESSION_MAX;
 use crate::device::Device;
 use crate::ffi::raw::{self, Wc};
 use crate::ffi::{Cq, Extras, Pd, Qp};
+use crate::lock::lock;
 use crate::packets::Reached;
 use crate::registry::{Registered, let_go, register_for_peers};
 use crate::service::{Connections, Desk, Order};
@@ -45,6 +48,8 @@ pub(crate) struct Inbound {
     device: Arc<Device>,
     regions: Arc<dyn RegionTable>,
     desk: Desk,
+    /// Lanes of peers, over all devices.
+    shares: Arc<Mutex<Shares>>,
     /// Where immediates come, with the numbers that they are listened to under.
     queues: Vec<(u64, Arc<Cq>)>,
     /// The lanes' connections, by the numbers of their queue pairs.
@@ -106,6 +111,8 @@ struct Served {
     domain: TrustDomain,
     lane: LaneId,
     epoch: Epoch,
+    /// Where it comes from.
+    address: IpAddr,
     talk: Talk,
     writes: bool,
     /// `None` until the peer has said what its queue pair is.
@@ -117,11 +124,17 @@ struct Served {
 }
 
 impl Inbound {
-    pub(crate) fn new(device: Arc<Device>, regions: Arc<dyn RegionTable>, desk: Desk) -> Self {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        regions: Arc<dyn RegionTable>,
+        desk: Desk,
+        shares: Arc<Mutex<Shares>>,
+    ) -> Self {
         Self {
             device,
             regions,
             desk,
+            shares,
             queues: Vec::new(),
             pairs: HashMap::new(),
             records: HashMap::new(),
@@ -152,7 +165,9 @@ impl Inbound {
         } = lane;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        let address = stream.peer_addr()?.ip();
         let refusal = self.begin(session, lane, epoch);
+        let refusal = refusal.or_else(|| self.has_its_share(session, address));
         let mut talk = Talk::new(stream);
         talk.send(&Greeting::ours(Purpose::Lane).encode())?;
         if let Some(refusal) = refusal {
@@ -169,6 +184,7 @@ impl Inbound {
             domain,
             lane,
             epoch,
+            address,
             talk,
             writes,
             qp: None,
@@ -176,7 +192,15 @@ impl Inbound {
             asked: Vec::new(),
         };
         self.lanes.insert(token, served);
+        lock(&self.shares).add(session, address);
         Ok(())
+    }
+
+    /// Whether its session, or where it comes from, may have no more lanes.
+    fn has_its_share(&self, session: SessionId, address: IpAddr) -> Option<Refusal> {
+        let text = lock(&self.shares).refusal(session, address, self.device.pairs_max)?;
+        complain!("verbs: a lane from {address} is refused: {text}");
+        Some(Refusal::Full)
     }
 
     /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
@@ -298,6 +322,7 @@ impl Inbound {
             return;
         };
         let (session, lane, epoch) = (served.session, served.lane, served.epoch);
+        lock(&self.shares).remove(session, served.address);
         let mut reached = served.reached();
         if let Some(qp) = served.qp {
             let ghost = Ghost {

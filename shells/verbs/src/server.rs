@@ -24,7 +24,7 @@ use crate::{NAME, Settings};
 
 /// RDMA as a transport. Dropping it ends all inbound lanes and waits for the devices' threads.
 pub struct VerbsTransport {
-    common: Arc<Common>,
+    pub(crate) common: Arc<Common>,
 }
 
 /// What endpoints share with the transport.

@@ -14,6 +14,7 @@ use polyrail_core::work::Cause;
 use polyrail_transport::complain;
 use polyrail_transport::memory::{RegionKey, RegionTable};
 use polyrail_transport::service::{Serve, supervise};
+use polyrail_transport::shares::Shares;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -101,6 +102,7 @@ impl Service {
         site: Arc<Site>,
         regions: Arc<dyn RegionTable>,
         registry: Arc<Registry>,
+        shares: Arc<Mutex<Shares>>,
     ) -> io::Result<Self> {
         let device = site.device();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -116,7 +118,7 @@ impl Service {
             ghosts: Arc::default(),
         };
         let room = Loop {
-            inbound: Inbound::new(device.clone(), regions, desk.clone()),
+            inbound: Inbound::new(device.clone(), regions, desk.clone(), shares),
             outbound: Outbound::new(device.clone()),
             site: site.clone(),
             device: device.clone(),

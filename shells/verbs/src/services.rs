@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use log::Level;
 use polyrail_transport::memory::RegionTable;
+use polyrail_transport::shares::Shares;
 
 use crate::Settings;
 use crate::device::{Device, Site, local_address};
@@ -28,6 +29,8 @@ pub(crate) struct Services {
     regions: Arc<dyn RegionTable>,
     registry: Arc<Registry>,
     settings: Settings,
+    /// Lanes of peers, over all devices.
+    pub(crate) shares: Arc<Mutex<Shares>>,
     open: RwLock<Vec<Arc<Service>>>,
     /// Ports that cannot be used, and how often they were tried. Locked while somebody looks.
     refused: Mutex<HashMap<(String, u8), u32>>,
@@ -59,6 +62,7 @@ impl Services {
             regions,
             registry,
             settings,
+            shares: Arc::default(),
             open: RwLock::default(),
             refused: Mutex::default(),
             places: Mutex::default(),
@@ -168,7 +172,8 @@ impl Services {
                 }
             }
             let site = Arc::new(Site::new(&self.calls, device));
-            Service::start(site, self.regions.clone(), self.registry.clone())
+            let (regions, registry) = (self.regions.clone(), self.registry.clone());
+            Service::start(site, regions, registry, self.shares.clone())
         };
         let failed = |error| (Level::Warn, format!("{device} port {port}: {error}"));
         let service = open().map_err(failed)?;

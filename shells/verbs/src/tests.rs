@@ -23,8 +23,11 @@ use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::discover::Sysfs;
 use crate::ffi::raw::Calls;
+use crate::lock::lock;
 use crate::stub::{self, COUNTERS};
 use crate::{Settings, VerbsTransport};
 
@@ -41,6 +44,8 @@ const LANE: LaneId = LaneId::new(0, RailId(0));
 const LOCAL: SegmentRef = SegmentRef(1);
 const REMOTE: SegmentRef = SegmentRef(2);
 const BYTES: u64 = 1 << 20;
+/// More than any test here opens.
+const DESCRIPTORS_MAX: u64 = 1 << 16;
 
 /// The devices are the process's, so tests take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -1114,6 +1119,29 @@ fn a_fence_holds_when_the_queue_pair_is_gone() {
     pair.opened(2);
     pair.post(2, &[work(4, Op::Write, 0, 8, true)]);
     assert_eq!(pair.completed(1), [(4, SUCCESS)]);
+}
+
+#[test]
+fn a_session_that_has_its_share_of_lanes_gets_another_one_when_it_has_ended_one() {
+    let mut pair = Pair::new();
+    let shares = pair.target.common.services.shares.clone();
+    let elsewhere = std::net::Ipv6Addr::LOCALHOST.into();
+    let descriptors = getrlimit(Resource::Nofile).current;
+    let share = descriptors.map_or(0, |of| of.min(DESCRIPTORS_MAX)) / 8;
+    let limit = Rlimit {
+        current: Some(8 * share),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    (0..share).for_each(|_| lock(&shares).add(SESSION, elsewhere));
+    assert!(matches!(pair.open(1), LaneFact::OpenFailed(_)));
+    lock(&shares).remove(SESSION, elsewhere);
+    pair.opened(2);
+    (1..share).for_each(|_| lock(&shares).remove(SESSION, elsewhere));
+    assert!(!lock(&shares).is_empty());
+    pair.fence(2);
+    pair.fence_inbound(2);
+    assert!(lock(&shares).is_empty());
 }
 
 #[test]

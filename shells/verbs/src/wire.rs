@@ -119,7 +119,7 @@ impl Granted {
 pub(crate) enum Refusal {
     /// The epoch is over, or a newer one began.
     Over,
-    /// The session has too many lanes.
+    /// The session, or who is where it comes from, has too many lanes.
     Full,
     /// No device there has the address that was dialled.
     NoDevice,
@@ -133,7 +133,7 @@ impl Refusal {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Over => "this epoch of the lane is over",
-            Self::Full => "the session has too many lanes",
+            Self::Full => "the session, or its host, has too many lanes",
             Self::NoDevice => "no usable RDMA device of the peer has this address",
             Self::Failed => "a call failed at the peer, whose log says which",
         }
