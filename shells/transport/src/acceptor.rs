@@ -170,7 +170,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     /// Another user, where this one is root.
-    const NOBODY: Uid = Uid::from_raw(65_534);
+    const NOBODY: u32 = 65_534;
 
     fn start(name: &str) -> (Vec<u8>, Acceptor, Receiver<Newcomer>) {
         let name = format!("polyrail-{name}-{}", std::process::id()).into_bytes();
@@ -207,7 +207,7 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     // This thread alone.
-                    set_thread_res_uid(None, NOBODY, None).unwrap();
+                    set_thread_res_uid(None, Uid::from_raw(NOBODY), None).unwrap();
                     while !over.load(SeqCst) {
                         // There may be no room.
                         drop(packets::connect_to(&name));
