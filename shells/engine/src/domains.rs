@@ -86,6 +86,12 @@ impl Domains {
         found.map_or(TrustDomain::COMMON, |one| one.domain)
     }
 
+    /// What a domain is called; `None`: it is the common one.
+    pub(crate) fn name(&self, domain: TrustDomain) -> Option<&str> {
+        let place = usize::from(domain.0).checked_sub(1)?;
+        Some(self.names.get(place)?)
+    }
+
     fn named(&self, name: &str) -> Option<TrustDomain> {
         let place = self.names.iter().position(|known| known == name)?;
         Some(TrustDomain(place as u16 + 1))
@@ -172,8 +178,7 @@ impl Domain {
 
 impl std::fmt::Debug for Domain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let place = usize::from(self.domain.0).wrapping_sub(1);
-        let name = self.engine.inner.domains.names.get(place);
+        let name = self.engine.inner.domains.name(self.domain);
         f.debug_tuple("Domain").field(&name).finish()
     }
 }

@@ -1,13 +1,14 @@
 //! Sessions that peers have with this engine: who, from where, since when, and how much they have moved.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_control::plane::{Guest, SessionEnd};
 use polyrail_transport::{SessionId, remark};
 use serde::Serialize;
 
+use crate::calls::Caller;
 use crate::lock::lock;
 
 /// A session that a peer has with this engine.
@@ -26,11 +27,16 @@ pub struct SessionStatus {
 }
 
 struct Known {
-    peer: String,
-    member: Option<String>,
-    address: String,
+    who: Arc<Caller>,
     since: Instant,
     bytes: u64,
+}
+
+/// What a peer calls itself, and whom its certificate names, for people to read.
+fn shown(who: &Caller) -> (String, Option<String>) {
+    let member = who.member.as_ref();
+    let member = member.map(|name| name.escape_debug().to_string());
+    (who.peer.escape_debug().to_string(), member)
 }
 
 /// All of them.
@@ -42,25 +48,31 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    pub(crate) fn begin(&self, guest: &Guest<'_>) {
-        let known = Known {
-            peer: guest.name.escape_debug().to_string(),
-            member: guest.member.map(|name| name.escape_debug().to_string()),
+    /// A session begins; `domain` is the name of its trust domain.
+    pub(crate) fn begin(&self, guest: &Guest<'_>, domain: Option<&str>) {
+        let who = Caller {
+            peer: guest.name.to_owned(),
+            member: guest.member.map(str::to_owned),
             address: guest.address.to_owned(),
+            domain: domain.map(str::to_owned),
+            trust: guest.domain,
+        };
+        let (peer, member) = shown(&who);
+        let address = guest.address;
+        let member = member.map_or(String::new(), |name| format!(", certificate of {name},"));
+        remark!(event = "session_began", peer = peer.as_str(), address = address;
+            "a session of \"{peer}\"{member} at {address} has begun");
+        let known = Known {
+            who: Arc::new(who),
             since: Instant::now(),
             bytes: 0,
         };
-        let Known {
-            peer,
-            member,
-            address,
-            ..
-        } = &known;
-        let shown = member.as_ref();
-        let shown = shown.map_or(String::new(), |name| format!(", certificate of {name},"));
-        remark!(event = "session_began", peer = peer.as_str(), address = address.as_str();
-            "a session of \"{peer}\"{shown} at {address} has begun");
         lock(&self.known).insert(guest.session, known);
+    }
+
+    /// Who has a session; `None`: it is over.
+    pub(crate) fn who(&self, session: SessionId) -> Option<Arc<Caller>> {
+        Some(lock(&self.known).get(&session)?.who.clone())
     }
 
     pub(crate) fn moved(&self, session: SessionId, bytes: u64) {
@@ -73,13 +85,9 @@ impl Guests {
         let Some(known) = lock(&self.known).remove(&session) else {
             return;
         };
-        let Known {
-            peer,
-            address,
-            since,
-            bytes,
-            ..
-        } = known;
+        let Known { who, since, bytes } = known;
+        let (peer, _) = shown(&who);
+        let address = &who.address;
         let seconds = since.elapsed().as_secs_f64();
         let why = why.to_string();
         remark!(event = "session_ended", peer = peer.as_str(), address = address.as_str(), bytes = bytes,
@@ -105,12 +113,15 @@ impl Guests {
         let known = lock(&self.known);
         let mut all: Vec<_> = known.values().collect();
         all.sort_by_key(|known| known.since);
-        let status = |known: &Known| SessionStatus {
-            peer: known.peer.clone(),
-            member: known.member.clone(),
-            address: known.address.clone(),
-            seconds: known.since.elapsed().as_secs_f64(),
-            bytes: known.bytes,
+        let status = |known: &Known| {
+            let (peer, member) = shown(&known.who);
+            SessionStatus {
+                peer,
+                member,
+                address: known.who.address.clone(),
+                seconds: known.since.elapsed().as_secs_f64(),
+                bytes: known.bytes,
+            }
         };
         all.into_iter().map(status).collect()
     }

@@ -272,14 +272,16 @@
 //! ```
 //! # use polyrail::{Access, Config, Engine, Op, Request, Status};
 //! # use std::time::Duration;
-//! use polyrail::{Calls, DeliveryStatus, Hooks, Terms};
+//! use polyrail::{Caller, Calls, DeliveryStatus, Hooks, Terms};
 //! use std::sync::Arc;
 //!
 //! struct Sum;
 //! impl Calls for Sum {
-//!     fn call(&self, _: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+//!     fn call(&self, engine: &Engine, caller: &Caller, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
 //!         match method {
 //!             1 => Ok(vec![body.iter().sum()]),
+//!             // Calls come from all trust domains: what this peer could open itself it is told.
+//!             2 if engine.access_of(caller, "mem").is_some() => Ok(b"mem".to_vec()),
 //!             _ => Err(format!("there is no method {method}")),
 //!         }
 //!     }
@@ -308,6 +310,7 @@
 //!
 //! engine.notify(remote, b"by itself")?;
 //! assert_eq!(engine.call(remote, 1, &[1, 2, 3], Duration::from_secs(5))?, [6]);
+//! assert_eq!(engine.call(remote, 2, &[], Duration::from_secs(5))?, b"mem");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

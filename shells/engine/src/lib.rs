@@ -165,7 +165,7 @@ pub use polyrail_uring::FileTerms;
 pub use advice::{Advice, advice};
 pub use arrivals::ArrivalWatch;
 pub use batch::{Batch, Released};
-pub use calls::Calls;
+pub use calls::{Caller, Calls};
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, ControlConfig, DomainConfig, Effective, HealthConfig, HealthMode,

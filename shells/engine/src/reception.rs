@@ -79,7 +79,7 @@ impl Handler for Reception {
     }
 
     fn session_began(&self, guest: &Guest<'_>) {
-        self.guests.begin(guest);
+        self.guests.begin(guest, self.domains.name(guest.domain));
         self.transports
             .begin_session(guest.session, guest.domain, guest.secret.clone());
     }
@@ -96,12 +96,16 @@ impl Handler for Reception {
         self.transports.fence_inbound(session, lane, epoch, answer);
     }
 
-    fn call(&self, _session: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer) {
+    fn call(&self, session: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer) {
+        let Some(caller) = self.guests.who(session) else {
+            return answer(Err("the session is over".into()));
+        };
         let Some(room) = self.calls.take(body.len()) else {
             return answer(Err("too many calls wait to be carried out".into()));
         };
         // Dropped unanswered if the engine is ending; the caller has a timeout.
         let _ = self.tasks.send(Task::Call {
+            caller,
             method,
             body,
             answer,

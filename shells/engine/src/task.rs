@@ -12,7 +12,7 @@ use polyrail_control::plane::CallAnswer;
 use polyrail_core::units::PeerId;
 use polyrail_transport::mishap;
 
-use crate::calls::Calls;
+use crate::calls::{Caller, Calls};
 use crate::ending::call;
 use crate::engine::{Engine, Inner};
 use crate::lock::lock;
@@ -24,6 +24,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) enum Task {
     /// A peer's program asks ours to do something.
     Call {
+        caller: Arc<Caller>,
         method: u16,
         body: Vec<u8>,
         answer: CallAnswer,
@@ -136,12 +137,13 @@ fn run_one(engine: &Engine, task: Task) {
     mishap::check();
     match task {
         Task::Call {
+            caller,
             method,
             body,
             answer,
             room,
         } => {
-            let result = carry_out(engine, method, &body);
+            let result = carry_out(engine, &caller, method, &body);
             drop((body, room));
             answer(result);
         }
@@ -156,11 +158,21 @@ fn run_one(engine: &Engine, task: Task) {
 }
 
 /// Carries out a call. A program that panics there has failed that call, and nothing else.
-fn carry_out(engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+fn carry_out(
+    engine: &Engine,
+    caller: &Caller,
+    method: u16,
+    body: &[u8],
+) -> Result<Vec<u8>, String> {
+    let Some(calls) = &engine.inner.tasks.calls else {
+        let name = &engine.inner.config.name;
+        return Err(format!("the program of engine \"{name}\" takes no calls"));
+    };
     let Some(engine) = engine.for_program() else {
         return Err("the engine is ending".into());
     };
-    catch_unwind(AssertUnwindSafe(|| call(|| engine.carry_out(method, body))))
+    let carry_out = || calls.call(&engine, caller, method, body);
+    catch_unwind(AssertUnwindSafe(|| call(carry_out)))
         .unwrap_or_else(|_| Err("the program panicked while it carried the call out".into()))
 }
 

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Batch, Calls, Cause, CompletionQueue, Config, DomainConfig, Engine, Faults, FileTerms,
+    Access, Batch, Caller, Calls, Cause, CompletionQueue, Config, DomainConfig, Engine, Faults, FileTerms,
     Hooks, Op, RailId, Region, Request, SecurityConfig, SegmentId, Status,
 };
 
@@ -174,7 +174,7 @@ impl Wake for Grip {
 struct Called(Mutex<Option<Arc<Grip>>>);
 
 impl Calls for Called {
-    fn call(&self, _: &Engine, _: u16, _: &[u8]) -> Result<Vec<u8>, String> {
+    fn call(&self, _: &Engine, _: &Caller, _: u16, _: &[u8]) -> Result<Vec<u8>, String> {
         let grip = self.0.lock().unwrap().take();
         grip.unwrap().let_go();
         Ok(Vec::new())

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Calls, Cause, Config, Engine, FileTerms, Hooks, Local, Op, RegisterError, Remote,
+    Access, Caller, Calls, Cause, Config, Engine, FileTerms, Hooks, Local, Op, RegisterError, Remote,
     Report, Request, SegmentId, Status,
 };
 use polyrail_transport::mishap;
@@ -37,7 +37,7 @@ struct Arm(AtomicU32);
 impl Calls for Arm {
     /// Answers with the name of a segment that is new, so that the threads of inbound lanes have to be asked for it. Without
     /// the name of a thread: whether the last one has panicked.
-    fn call(&self, engine: &Engine, _: u16, thread: &[u8]) -> Result<Vec<u8>, String> {
+    fn call(&self, engine: &Engine, _: &Caller, _: u16, thread: &[u8]) -> Result<Vec<u8>, String> {
         if thread.is_empty() {
             return Ok(vec![mishap::has_happened().into()]);
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Batch, Calls, Cause, Config, Engine, Faults, Hooks, Local, Op, Plugin, RailId, Region,
+    Access, Batch, Caller, Calls, Cause, Config, Engine, Faults, Hooks, Local, Op, Plugin, RailId, Region,
     Remote, Request, SegmentId, Status,
 };
 use polyrail_shm::ShmTransport;
@@ -34,7 +34,7 @@ const MANY: u32 = 4_400;
 struct Census(Arc<Region>);
 
 impl Calls for Census {
-    fn call(&self, _: &Engine, value: u16, _: &[u8]) -> Result<Vec<u8>, String> {
+    fn call(&self, _: &Engine, _: &Caller, value: u16, _: &[u8]) -> Result<Vec<u8>, String> {
         Ok(count(&self.0, value as u8).to_le_bytes().to_vec())
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use polyrail::{Calls, Engine, Region};
+use polyrail::{Access, Caller, Calls, Engine, Region};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -35,42 +35,70 @@ impl ServedCalls {
 const LIST_BYTES_MAX: usize = 32 << 10;
 
 impl ServedCalls {
-    fn list(&self, asked: &Listed) -> Vec<(&str, u64)> {
+    /// Names and sizes of files, of those that the asker `may` know of.
+    fn list(&self, asked: &Listed, may: impl Fn(&str, &Source) -> bool) -> Vec<(&str, u64)> {
         let Listed { prefix, after } = asked;
         let from = match after < prefix {
             true => Bound::Included(prefix),
             false => Bound::Excluded(after),
         };
         let files = self.files.range::<String, _>((from, Bound::Unbounded));
+        let files = files.take_while(|(name, _)| name.starts_with(prefix));
+        let files = files.filter(|(name, file)| may(name, file));
         let mut bytes = 0;
         let files = files.take_while(|(name, _)| {
             bytes += name.len() + 16;
-            name.starts_with(prefix) && bytes <= LIST_BYTES_MAX
+            bytes <= LIST_BYTES_MAX
         });
         files.map(|(name, file)| (&**name, file.bytes)).collect()
     }
 }
 
 impl Calls for ServedCalls {
-    fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
-        if method_of(method)? == Method::List {
-            return encode(&self.list(&decode(body)?));
+    fn call(
+        &self,
+        engine: &Engine,
+        caller: &Caller,
+        method: u16,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let method = method_of(method)?;
+        if method == Method::List {
+            let may = |name: &str, file: &Source| match file.bytes {
+                // It is no segment. Files are for the common domain.
+                0 => caller.domain.is_none(),
+                _ => engine.access_of(caller, name).is_some(),
+            };
+            return encode(&self.list(&decode(body)?, may));
         }
-        if method_of(method)? == Method::Checksum {
-            let summed = decode::<Summed>(body)?;
-            if let Some(file) = self.files.get(&summed.segment) {
-                return encode(&checksum(file, summed.span, summed.crc)?);
-            }
-        }
-        let name = match method_of(method)? {
+        let name = match method {
             Method::Checksum => decode::<Summed>(body)?.segment,
             _ => SEGMENT.to_owned(),
         };
-        // What a peer may not read it is told nothing about either.
-        let region = region(engine, &name)
-            .filter(|region| region.access().allows_remote_read())
-            .ok_or_else(|| format!("there is no segment {} here", name.escape_debug()))?;
+        // What a peer could not open it is told nothing about either.
+        let missing = || format!("there is no segment {} here", name.escape_debug());
+        let access = engine.access_of(caller, &name).ok_or_else(missing)?;
+        check_access(&name, access, method)?;
+        if method == Method::Checksum
+            && let Some(file) = self.files.get(&name)
+        {
+            let summed = decode::<Summed>(body)?;
+            return encode(&checksum(file, summed.span, summed.crc)?);
+        }
+        let region = region(engine, &name).ok_or_else(missing)?;
         answer(&region, method, body)
+    }
+}
+
+/// Whether a peer that may do so much with a segment may have this done to it.
+fn check_access(name: &str, access: Access, method: Method) -> Result<(), String> {
+    let (is_allowed, what) = match method {
+        Method::Poison | Method::Fill => (access.allows_remote_write(), "write"),
+        _ => (access.allows_remote_read(), "read"),
+    };
+    match is_allowed {
+        true => Ok(()),
+        false => Err(format!("peers may not {what} segment {name}")),
     }
 }
 
@@ -97,8 +125,8 @@ fn checksum(file: &Source, span: Span, crc: u32) -> Result<u32, String> {
     Ok(crc)
 }
 
-fn answer(region: &Region, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
-    match method_of(method)? {
+fn answer(region: &Region, method: Method, body: &[u8]) -> Result<Vec<u8>, String> {
+    match method {
         Method::Poison => {
             let Poison { span, value } = decode(body)?;
             check_length(span)?;
@@ -176,8 +204,10 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
+    use std::time::Duration;
+
     use crate::pattern::memory::Mismatch;
-    use polyrail::Access;
+    use polyrail::{Config, FileTerms, Hooks, SegmentId};
 
     const BYTES: u64 = 64 * 1024;
 
@@ -187,7 +217,7 @@ mod tests {
 
     fn ask<T: DeserializeOwned>(region: &Region, method: Method, body: impl Serialize) -> T {
         let body = postcard::to_allocvec(&body).unwrap();
-        let answer = answer(region, method as u16, &body).unwrap();
+        let answer = answer(region, method, &body).unwrap();
         postcard::from_bytes(&answer).unwrap()
     }
 
@@ -251,7 +281,7 @@ mod tests {
         std::fs::write(&path, [7; 5]).unwrap();
         let source = Arc::new(Source::open(&path).unwrap());
         let names = (0..3000).map(|number| format!("tree/{number:04}-{}", "x".repeat(40)));
-        let others = ["tree", "tree0", "tref/1"].map(str::to_owned);
+        let others = ["tree", "tree/0001-hidden", "tree0", "tref/1"].map(str::to_owned);
         let files = names.clone().chain(others);
         let served = ServedCalls::new(files.map(|name| (name, source.clone())));
         let mut found: Vec<String> = Vec::new();
@@ -261,7 +291,7 @@ mod tests {
                 prefix: "tree/".into(),
                 after: found.last().cloned().unwrap_or_default(),
             };
-            let more = served.list(&listed);
+            let more = served.list(&listed, |name, _| !name.ends_with("hidden"));
             assert!(encode(&more).unwrap().len() < 48 << 10, "a call holds it");
             assert!(more.iter().all(|(_, bytes)| *bytes == 5));
             if more.is_empty() {
@@ -277,6 +307,126 @@ mod tests {
     #[test]
     fn processor_time_is_more_than_nothing() {
         assert!(ask::<f64>(&region(), Method::CpuTime, ()) > 0.0);
+    }
+
+    /// An engine that serves memory and two files, of which one is empty. 127.0.0.5 is of domain red there, which has memory
+    /// of its own.
+    fn served() -> (Engine, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            (name.to_owned(), Arc::new(Source::open(&path).unwrap()))
+        };
+        let files = [file("empty", &[]), file("secret", &[7; 8])];
+        let json = r#"{ "listen": "127.0.0.1:0", "rails": ["127.0.0.1"], "workers": 1,
+            "security": { "domains": { "red": { "peers": ["127.0.0.5"] } } } }"#;
+        let hooks = Hooks {
+            calls: Some(Arc::new(ServedCalls::new(files))),
+            ..Hooks::default()
+        };
+        let target = Engine::with_hooks(Config::from_json(json).unwrap(), hooks).unwrap();
+        let both = Access::RemoteReadWrite;
+        target.allocate(SEGMENT, BYTES, both).unwrap();
+        target.allocate("private", BYTES, Access::Local).unwrap();
+        let red = target.domain("red").unwrap();
+        red.allocate("red", BYTES, both).unwrap();
+        let terms = FileTerms::default();
+        let file = target.open_file(&folder.path().join("secret"), &terms);
+        target.offer_file(file.unwrap(), "secret", both).unwrap();
+        (target, folder)
+    }
+
+    /// A peer from 127.0.0.`last` that has opened a segment.
+    fn peer(target: &Engine, last: u8, segment: &str) -> (Engine, SegmentId) {
+        let json = format!(r#"{{ "rails": ["127.0.0.{last}"], "workers": 1 }}"#);
+        let engine = Engine::new(Config::from_json(&json).unwrap()).unwrap();
+        let address = format!("{}/{segment}", target.listening().unwrap());
+        let remote = engine.open_segment(&address).unwrap();
+        (engine, remote)
+    }
+
+    #[test]
+    fn a_peer_of_another_domain_neither_hears_of_what_is_served_nor_changes_it() {
+        let (target, _folder) = served();
+        let (red, common) = (peer(&target, 5, "red"), peer(&target, 4, SEGMENT));
+        let call = |(engine, remote): &(Engine, SegmentId), method: Method, body: Vec<u8>| {
+            let answer = engine.call(*remote, method as u16, &body, Duration::from_secs(30));
+            answer.map_err(|error| error.to_string())
+        };
+        let span = Span {
+            offset: 0,
+            bytes: 4,
+        };
+        let sum = |segment: &str| {
+            let segment = segment.to_owned();
+            encode(&Summed {
+                segment,
+                span,
+                crc: 0,
+            })
+            .unwrap()
+        };
+        let (poison, painted) = (
+            encode(&Poison { span, value: 9 }).unwrap(),
+            encode(&Painted {
+                span,
+                seed: 1,
+                sample: 1,
+            })
+            .unwrap(),
+        );
+        let region = target.region(target.local_segment(SEGMENT).unwrap());
+        let region = region.unwrap();
+        let bytes = || {
+            let mut bytes = [0; 4];
+            region.load(0, &mut bytes).unwrap();
+            bytes
+        };
+        let missing = |method, body| {
+            let error = call(&red, method, body).unwrap_err();
+            assert!(error.contains("there is no segment"), "{method:?}: {error}");
+        };
+        missing(Method::Poison, poison.clone());
+        missing(Method::Fill, painted.clone());
+        missing(Method::Check, painted.clone());
+        missing(Method::CpuTime, Vec::new());
+        missing(Method::Checksum, sum(SEGMENT));
+        missing(Method::Checksum, sum("secret"));
+        assert_eq!(bytes(), [0; 4]);
+        let all = encode(&Listed {
+            prefix: String::new(),
+            after: String::new(),
+        })
+        .unwrap();
+        let list = |of| postcard::from_bytes(&call(of, Method::List, all.clone()).unwrap());
+        let listed: Vec<(String, u64)> = list(&red).unwrap();
+        assert_eq!(listed, []);
+        // Its own it may ask about.
+        call(&red, Method::Checksum, sum("red")).unwrap();
+
+        let listed: Vec<(String, u64)> = list(&common).unwrap();
+        assert_eq!(listed, [("empty".to_owned(), 0), ("secret".to_owned(), 8)]);
+        call(&common, Method::Poison, poison).unwrap();
+        assert_eq!(bytes(), [9; 4]);
+        let answer = call(&common, Method::Checksum, sum("secret")).unwrap();
+        assert_eq!(answer, encode(&crc32c::crc32c(&[7; 4])).unwrap());
+        // What is not for peers, and what the engine has for itself.
+        for name in ["private", "red", "\u{1}scratch", "\u{1}slots-out"] {
+            let error = call(&common, Method::Checksum, sum(name)).unwrap_err();
+            assert!(error.contains("there is no segment"), "{name:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_who_may_write_has_memory_overwritten() {
+        let may = |access, method| check_access("mem", access, method).is_ok();
+        for method in [Method::Check, Method::CpuTime, Method::Checksum] {
+            assert!(may(Access::RemoteRead, method) && !may(Access::Local, method));
+        }
+        for method in [Method::Poison, Method::Fill] {
+            assert!(may(Access::RemoteReadWrite, method) && !may(Access::RemoteRead, method));
+        }
     }
 
     #[test]
@@ -302,7 +452,8 @@ mod tests {
             ("too long", 3, body(0, CALL_BYTES_MAX + 1), "16777217"),
         ];
         for (name, method, body, part) in cases {
-            let error = answer(&region, method, &body).unwrap_err();
+            let error = method_of(method).and_then(|method| answer(&region, method, &body));
+            let error = error.unwrap_err();
             assert!(error.contains(part), "{name}: {error}");
         }
     }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
-use polyrail::{Access, Calls, Config, Engine, Hooks};
+use polyrail::{Access, Caller, Calls, Config, Engine, Hooks};
 use serde_json::Value;
 
 use crate::harness::{Ended, Target, run};
@@ -135,7 +135,7 @@ struct Liar {
 }
 
 impl Calls for Liar {
-    fn call(&self, _: &Engine, method: u16, _: &[u8]) -> Result<Vec<u8>, String> {
+    fn call(&self, _: &Engine, _: &Caller, method: u16, _: &[u8]) -> Result<Vec<u8>, String> {
         const CHECK: u16 = 3;
         const CPU_TIME: u16 = 4;
         Ok(match method {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use polyrail::{Access, Calls, Engine, Hooks, SegmentId};
+use polyrail::{Access, Caller, Calls, Engine, Hooks, SegmentId};
 
 use crate::fixture::*;
 
@@ -21,7 +21,13 @@ struct Deeds {
 }
 
 impl Calls for Deeds {
-    fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+    fn call(
+        &self,
+        engine: &Engine,
+        caller: &Caller,
+        method: u16,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
         match method {
             PANIC => panic!("on purpose"),
             SHUT_DOWN => engine.shutdown(),

@@ -2,16 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::Arc;
 
 use polyrail::{
-    Access, Config, DomainConfig, Engine, FileTerms, Op, OpenError, RegisterError, Request,
-    SecurityConfig, Status,
+    Access, Caller, Calls, Config, DomainConfig, Engine, FileTerms, Hooks, Op, OpenError,
+    RegisterError, Request, SecurityConfig, Status,
 };
 
 use crate::fixture::{MIB, PATIENCE, address};
 
 /// A target on two rails, of which 127.0.0.5 is in domain red and 127.0.0.6 in domain blue.
 fn target(shm: bool) -> Engine {
+    target_with(shm, Hooks::default())
+}
+
+fn target_with(shm: bool, hooks: Hooks) -> Engine {
     let domain = |prefix: &str| DomainConfig {
         peers: vec![prefix.parse().unwrap()],
         ..DomainConfig::default()
@@ -30,7 +35,7 @@ fn target(shm: bool) -> Engine {
         },
         ..Config::named("target")
     };
-    Engine::new(without(config, shm)).unwrap()
+    Engine::with_hooks(without(config, shm), hooks).unwrap()
 }
 
 /// Bytes go over TCP only, or over shared memory.
@@ -111,6 +116,69 @@ fn files_are_for_the_common_domain() {
         matches!(red, Err(OpenError::NoSuchSegment { .. })),
         "{red:?}"
     );
+}
+
+/// Says who calls, and what he may do with the segment that he names.
+struct Who;
+
+impl Calls for Who {
+    fn call(
+        &self,
+        engine: &Engine,
+        caller: &Caller,
+        _: u16,
+        name: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let access = engine.access_of(caller, std::str::from_utf8(name).unwrap());
+        let (ip, _) = caller.address.rsplit_once(':').unwrap();
+        let domain = caller.domain.as_deref();
+        let who = (caller.peer.as_str(), caller.member.as_deref(), ip, domain);
+        Ok(format!("{who:?} {access:?}").into_bytes())
+    }
+}
+
+#[test]
+fn a_program_is_told_who_calls_and_what_that_peer_may_open() {
+    let hooks = Hooks {
+        calls: Some(Arc::new(Who)),
+        ..Hooks::default()
+    };
+    let target = target_with(false, hooks);
+    target.allocate("common", MIB, Access::RemoteRead).unwrap();
+    target.allocate("local", MIB, Access::Local).unwrap();
+    let red = target.domain("red").unwrap();
+    red.allocate("red", MIB, Access::RemoteReadWrite).unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&[7; 8192]).unwrap();
+    let opened = target.open_file(file.path(), &FileTerms::default());
+    let offered = target.offer_file(opened.unwrap(), "file", Access::RemoteReadWrite);
+    offered.unwrap();
+    for (last, own, domain, other) in [
+        (4, "common", None, "red"),
+        (5, "red", Some("red"), "common"),
+    ] {
+        let initiator = initiator(last, false);
+        let remote = initiator.open_segment(&address(&target, own)).unwrap();
+        let may = |name: &str| {
+            let said = initiator.call(remote, 0, name.as_bytes(), PATIENCE);
+            let said = String::from_utf8(said.unwrap()).unwrap();
+            let ip = format!("127.0.0.{last}");
+            let who = format!("{:?} ", ("initiator", None::<&str>, ip.as_str(), domain));
+            said.strip_prefix(&who).expect(&said).to_owned()
+        };
+        let of_common = |access: &str| match domain {
+            None => format!("Some({access})"),
+            Some(_) => "None".to_owned(),
+        };
+        assert_eq!(may("common"), of_common("RemoteRead"));
+        assert_eq!(may("file"), of_common("RemoteReadWrite"));
+        assert_eq!(may(other), "None");
+        let own = may("red") == "Some(RemoteReadWrite)";
+        assert_eq!(own, domain.is_some());
+        for name in ["local", "", "\u{1}scratch", "\u{1}slots-in"] {
+            assert_eq!(may(name), "None", "{name:?}");
+        }
+    }
 }
 
 #[test]
