@@ -5,12 +5,13 @@
 //! claim can be about a process that this one sees, the kernel is asked for a descriptor that tells of its end.
 //!
 //! That comes late: a process that is killed first gives its memory back, a second for some gigabytes, and its sockets
-//! break after that too. But all of its threads except one end before, and descriptors of threads tell of that. So
-//! some threads are watched as well. When one has ended, the others are looked at: if every thread is past the
-//! kernel's `PF_EXITING`, that proves as much as the end itself. A thread sets it in `do_exit`, on its way out of its
-//! last system call, and never runs anything of the program again; so no receive into memory is under way, and none
-//! will begin. What an exiting thread still writes is its own: the futex words that tell of its end. Disk I/O that the
-//! kernel carries on by itself would not be covered; no transport lets peers start any.
+//! break after that too. But all of its threads except one end before, and descriptors of threads tell of that. So some
+//! threads are watched as well: the engine's if they are found soon, or else those that have lived longest. When one
+//! has ended, the others are looked at: if every thread is past the kernel's `PF_EXITING`, that proves as much as the
+//! end itself. A thread sets it in `do_exit`, on its way out of its last system call, and never runs anything of the
+//! program again; so no receive into memory is under way, and none will begin. What an exiting thread still writes is
+//! its own: the futex words that tell of its end. Disk I/O that the kernel carries on by itself would not be covered;
+//! no transport lets peers start any.
 //!
 //! What a peer says of itself may be a lie. It gains nothing by it that it could not have without: naming a
 //! process that ends early makes this side believe that writes to the *liar's own* memory have settled, which
@@ -27,12 +28,14 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use polyrail_shared::{began, is_exiting, own_process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, RawDir, open};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +87,7 @@ impl fmt::Display for NoWatch {
     }
 }
 
-/// Threads that are watched. All but one of those that end together say so at once.
+/// Threads of a process that are watched. All but one of those that end together say so at once.
 const THREADS_MAX: usize = 3;
 
 /// What the names begin with of those threads that every engine has and that live as long as it does. The kernel keeps 15
@@ -130,20 +133,58 @@ fn is_readable(watch: &OwnedFd) -> bool {
     poll(&mut watches, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Threads that are looked at: whoever says which process he is may have any number of them.
-const LOOKED_AT_MAX: usize = 1024;
+/// Threads that are looked at. The control thread looks, and whoever says which process he is may have any number of
+/// them.
+const LOOKED_AT_MAX: usize = 32;
 
-/// Some of an engine's threads. None on an older kernel: then only the end of all of them is seen.
+/// Some of a process's threads: an engine's, or else those that have lived longest. None on an older kernel: then only
+/// the end of all of them is seen.
 fn watch_threads(pid: u32) -> Vec<OwnedFd> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-    let tasks = tasks.into_iter().flatten().flatten().take(LOOKED_AT_MAX);
-    let ours = tasks.filter(|task| {
-        let name = fs::read_to_string(task.path().join("comm"));
-        name.is_ok_and(|name| THREAD_NAMES.iter().any(|start| name.starts_with(start)))
-    });
-    let numbers = ours.filter_map(|task| Pid::from_raw(task.file_name().to_str()?.parse().ok()?));
-    let watches = numbers.filter_map(|number| pidfd_open(number, THREAD).ok());
-    watches.take(THREADS_MAX).collect()
+    let (mut engines, mut others) = (Vec::new(), Vec::new());
+    for thread in oldest_threads(pid) {
+        match is_engines(pid, thread) {
+            true => engines.push(thread),
+            false => others.push(thread),
+        }
+        if engines.len() == THREADS_MAX {
+            break;
+        }
+    }
+    let watches = engines.into_iter().chain(others);
+    let watches = watches.filter_map(|thread| pidfd_open(thread, THREAD).ok());
+    let alive = watches.filter(|watch| !is_readable(watch));
+    alive.take(THREADS_MAX).collect()
+}
+
+/// The threads that a process has had for longest, [`LOOKED_AT_MAX`] at most, but its first one: the kernel may say
+/// nothing of the end of that before all others have ended. No more of them are listed, which takes the kernel time for
+/// each.
+fn oldest_threads(pid: u32) -> Vec<Pid> {
+    /// Bytes of an entry whose name is a number.
+    const ENTRY_BYTES: usize = 32;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = open(format!("/proc/{pid}/task"), flags, Mode::empty()) else {
+        return Vec::new();
+    };
+    let mut buffer = [MaybeUninit::uninit(); LOOKED_AT_MAX * ENTRY_BYTES];
+    let mut entries = RawDir::new(&folder, &mut buffer);
+    let mut threads = Vec::new();
+    while threads.len() < LOOKED_AT_MAX
+        && let Some(Ok(entry)) = entries.next()
+    {
+        let number = entry.file_name().to_str().ok();
+        let number = number.and_then(|number| number.parse().ok());
+        let thread = number.filter(|number| *number as u32 != pid);
+        threads.extend(thread.and_then(Pid::from_raw));
+    }
+    threads
+}
+
+/// Whether it is one of those threads that every engine has.
+fn is_engines(pid: u32, thread: Pid) -> bool {
+    let thread = thread.as_raw_pid();
+    let name = fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm"));
+    name.is_ok_and(|name| THREAD_NAMES.iter().any(|start| name.starts_with(start)))
 }
 
 impl Process {
@@ -161,8 +202,8 @@ impl Process {
         })
     }
 
-    /// Whether a peer that is connected from or at `address` can be this process, and is not this engine's own, which is
-    /// `own` as [`Self::own`] tells it.
+    /// Whether a peer that is connected from or at `address` can be this process, and is not this engine's own, which
+    /// is `own` as [`Self::own`] tells it.
     pub(crate) fn check(&self, own: Option<Self>, address: IpAddr) -> Result<(), NoWatch> {
         let own = own.ok_or(NoWatch::Unknown)?;
         if *self == own {
@@ -205,7 +246,9 @@ impl Process {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::process::{Child, Command, Stdio};
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+    use std::sync::mpsc::channel;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -230,6 +273,155 @@ pub(crate) mod tests {
                 ..own
             },
         )
+    }
+
+    /// How many threads a process of [`Threads`] is to have: an engine's after others.
+    const ROLE: &str = "POLYRAIL_TEST_THREADS";
+
+    /// Is that process, if it was started for it.
+    #[test]
+    fn child() {
+        let Ok(role) = std::env::var(ROLE) else {
+            return;
+        };
+        let (others, engines) = role.split_once(' ').unwrap();
+        let (others, engines): (u32, u32) = (others.parse().unwrap(), engines.parse().unwrap());
+        let names = (0..others).map(|number| format!("other-{number}"));
+        let names = names.chain((0..engines).map(|number| format!("polyrail-work-{number}")));
+        let begin = |name: String| {
+            let (end, ended) = channel::<()>();
+            let (begun, has_begun) = channel();
+            let run = move || {
+                begun.send(()).unwrap();
+                // Until the other end has gone.
+                let _ = ended.recv();
+            };
+            let thread = std::thread::Builder::new().name(name).spawn(run).unwrap();
+            has_begun.recv().unwrap();
+            Some((thread, end))
+        };
+        let mut threads: Vec<_> = names.map(begin).collect();
+        println!("\nthreads");
+        for line in std::io::stdin().lines() {
+            let number: usize = line.unwrap().parse().unwrap();
+            let (thread, end) = threads[number].take().unwrap();
+            drop(end);
+            thread.join().unwrap();
+        }
+    }
+
+    /// A process with threads that end when they are to.
+    pub(crate) struct Threads {
+        child: Child,
+        input: ChildStdin,
+        _output: BufReader<ChildStdout>,
+        pub(crate) process: Process,
+    }
+
+    impl Threads {
+        /// So many threads of an engine after so many others. The first one of the program, and of the test's harness,
+        /// come before.
+        pub(crate) fn start(others: u32, engines: u32) -> Self {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "process::tests::child"])
+                .args(["--nocapture", "--test-threads=1"])
+                .env(ROLE, format!("{others} {engines}"))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut output = BufReader::new(child.stdout.take().unwrap());
+            let mut line = String::new();
+            while line != "threads\n" {
+                line.clear();
+                assert_ne!(output.read_line(&mut line).unwrap(), 0, "it has ended");
+            }
+            let pid = child.id();
+            let process = Process {
+                pid,
+                started: began(pid).unwrap(),
+                ..Process::own().unwrap()
+            };
+            Self {
+                input: child.stdin.take().unwrap(),
+                _output: output,
+                child,
+                process,
+            }
+        }
+
+        /// Has a thread end.
+        pub(crate) fn end(&mut self, number: u32) {
+            writeln!(self.input, "{number}").unwrap();
+        }
+    }
+
+    impl Drop for Threads {
+        fn drop(&mut self) {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+    }
+
+    /// Whether this kernel has descriptors of threads: they came with Linux 6.9.
+    pub(crate) fn has_threads() -> bool {
+        pidfd_open(rustix::thread::gettid(), THREAD).is_ok()
+    }
+
+    /// Waits until all threads that are watched have ended.
+    fn all_end(watch: &Watch) {
+        for thread in &watch.threads {
+            let mut watches = [PollFd::new(thread, PollFlags::IN)];
+            let longest = Timespec::try_from(Duration::from_secs(20)).unwrap();
+            assert_eq!(
+                poll(&mut watches, Some(&longest)),
+                Ok(1),
+                "it has not ended"
+            );
+        }
+    }
+
+    #[test]
+    fn other_threads_are_watched_in_place_of_those_that_ended() {
+        if !has_threads() {
+            return;
+        }
+        let mut threads = Threads::start(5, 9);
+        let mut watch = threads.process.watch().unwrap();
+        // An engine's threads, three at a time.
+        for three in [5..8, 8..11, 11..14] {
+            assert_eq!(watch.threads.len(), THREADS_MAX);
+            assert!(!watch.threads.iter().any(is_readable), "{three:?} live");
+            for number in three {
+                threads.end(number);
+            }
+            all_end(&watch);
+            assert!(!watch.has_ended(), "others live");
+            assert_eq!(watch.threads.len(), 0);
+            watch.choose_threads().for_each(drop);
+        }
+        assert_eq!(watch.threads.len(), THREADS_MAX, "any will do");
+    }
+
+    #[test]
+    fn of_a_process_with_many_threads_few_are_looked_at_and_some_are_watched() {
+        if !has_threads() {
+            return;
+        }
+        let threads = Threads::start(100, 3);
+        let pid = threads.process.pid;
+        let oldest = oldest_threads(pid);
+        assert_eq!(oldest.len(), LOOKED_AT_MAX);
+        assert!(oldest.iter().all(|thread| !is_engines(pid, *thread)));
+        assert!(
+            oldest
+                .iter()
+                .all(|thread| thread.as_raw_pid() as u32 != pid)
+        );
+        let watch = threads.process.watch().unwrap();
+        assert_eq!(watch.threads.len(), THREADS_MAX);
+        drop(threads);
+        all_end(&watch);
     }
 
     fn watch_at(process: Process, own: Option<Process>, address: IpAddr) -> Result<Watch, NoWatch> {

@@ -146,3 +146,61 @@ impl Watches {
 fn heed(epoll: &OwnedFd, fd: BorrowedFd<'_>, key: Key) -> Result<(), String> {
     epoll::add(epoll, fd, EventData::new_u64(key), EventFlags::IN).map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time;
+
+    use rustix::buffer::spare_capacity;
+    use rustix::event::Timespec;
+    use rustix::event::epoll::CreateFlags;
+
+    use super::*;
+    use crate::process::tests::{Threads, has_threads};
+
+    /// Waits until so many descriptors are readable; their keys.
+    fn keys(epoll: &OwnedFd, count: usize) -> Vec<Key> {
+        let mut events = Vec::with_capacity(8);
+        let deadline = time::Instant::now() + time::Duration::from_secs(20);
+        loop {
+            events.clear();
+            let longest = Timespec::try_from(time::Duration::from_millis(1)).unwrap();
+            epoll::wait(epoll, spare_capacity(&mut events), Some(&longest)).unwrap();
+            if events.len() >= count {
+                return events.iter().map(|event| event.data.u64()).collect();
+            }
+            let many = events.len();
+            assert!(time::Instant::now() < deadline, "{many} of {count}");
+        }
+    }
+
+    #[test]
+    fn threads_that_are_watched_in_place_of_others_are_heard() {
+        if !has_threads() {
+            return;
+        }
+        let mut threads = Threads::start(0, 6);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let (mut watches, mut timers) = (Watches::new(), Timers::default());
+        let whose = Watched::Peer(PeerId(1));
+        let (own, here) = (Process::own(), Ipv4Addr::LOCALHOST.into());
+        let key = watches.add(&epoll, threads.process, own, here, whose);
+        let key = key.unwrap();
+        (0..3).for_each(|number| threads.end(number));
+        assert_eq!(keys(&epoll, 3), [key; 3]);
+        let mut look =
+            |watches: &mut Watches| watches.ended(&epoll, &mut timers, Instant::ZERO, key);
+        // Others could be about to end. At the last look they are not.
+        for _ in 0..8 {
+            assert_eq!(look(&mut watches), []);
+        }
+        assert_eq!(keys(&epoll, 0), []);
+        (3..6).for_each(|number| threads.end(number));
+        assert_eq!(keys(&epoll, 3), [key; 3]);
+        assert_eq!(look(&mut watches), []);
+        drop(threads);
+        keys(&epoll, 1);
+        assert_eq!(look(&mut watches), [whose]);
+    }
+}
