@@ -21,6 +21,7 @@
 //! | [`send_queue`] | who may submit and who waits, why there was no room, which works ask for a completion |
 //! | [`batch`] | when requests that belong together have ended |
 //! | [`orchestrator`] | all of it together, for one worker |
+//! | [`contract`] | nothing: it looks whether a runtime keeps the order of calls, and is for tests |
 //!
 //! The feature `serde` lets what is sent and recorded be serialised.
 #![no_std]
@@ -31,6 +32,7 @@
 extern crate std;
 
 pub mod batch;
+pub mod contract;
 pub mod failover;
 pub mod message;
 pub mod orchestrator;

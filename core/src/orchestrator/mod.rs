@@ -877,6 +877,25 @@ impl<'a, P: Chooser> Orchestrator<'a, P> {
         nothing_to_do && self.has_nothing_to_say() && !self.bindable && !self.made_room
     }
 
+    /// What each poll may have to say now: works, lanes, messages, events. For [`crate::contract`], as those below.
+    pub(crate) fn unsaid(&self) -> [bool; 4] {
+        let posts = !self.posts.is_empty() || self.bindable;
+        let (lanes, messages) = (!self.actions.is_empty(), !self.messages.is_empty());
+        [posts, lanes, messages, !self.has_nothing_to_say()]
+    }
+
+    pub(crate) fn worker(&self) -> u16 {
+        self.config.worker
+    }
+
+    pub(crate) fn lanes_max(&self) -> usize {
+        self.lanes.len()
+    }
+
+    pub(crate) fn fence_timeout(&self) -> Duration {
+        self.config.fence_timeout
+    }
+
     fn has_nothing_to_say(&self) -> bool {
         self.changed_rails.is_empty()
             && self.changed_peers.is_empty()

@@ -19,7 +19,7 @@
 /**
  * What the functions of this header promise. Any change to it is another number.
  */
-#define POLYRAIL_CORE_ABI 2
+#define POLYRAIL_CORE_ABI 3
 
 /**
  * All is well; of a poll: there was something.
@@ -210,6 +210,11 @@
  * Worker `number` waits for room that there is now: call its `polyrail_core_handle_wake`.
  */
 #define POLYRAIL_CORE_EVENT_WAKE_WORKER 6
+
+/**
+ * In place of a lane: the breach is not on one.
+ */
+#define POLYRAIL_CORE_NO_LANE UINT32_MAX
 
 /**
  * What workers share. Its memory is the caller's.
@@ -732,6 +737,109 @@ typedef struct {
   uint64_t posts;
 } polyrail_core_ignored_counts;
 
+/**
+ * A clause of the contract that was broken, the first time that it was.
+ */
+typedef struct {
+  /**
+   * Which: `polyrail_core_breach_name` has its name. docs/embedding.md tells what it means, and `number` and `span_ns`.
+   */
+  uint32_t rule;
+  /**
+   * How often it has been broken by now.
+   */
+  uint32_t times;
+  /**
+   * On which lane, or `POLYRAIL_CORE_NO_LANE`.
+   */
+  uint32_t lane;
+  /**
+   * That lane's epoch.
+   */
+  uint32_t epoch;
+  /**
+   * Which one: a work's cookie, a post's number, ...
+   */
+  uint64_t number;
+  /**
+   * When that was noticed.
+   */
+  uint64_t at;
+  /**
+   * How late, how far back, ...
+   */
+  uint64_t span_ns;
+} polyrail_core_breach;
+
+/**
+ * A runtime, as the script needs it. It has the first `bytes` of both segments of a plan for itself, with nothing else under way.
+ */
+typedef struct {
+  /**
+   * Handed to the functions below.
+   */
+  void *context;
+  /**
+   * One turn of the loop: hands in what has happened, drains core, and sleeps until there is something to hand in, core has a
+   * timer, or it is `until`. Takes every request and batch that has ended. Gives the time after that.
+   */
+  uint64_t (*turn)(void *context, uint64_t until);
+  /**
+   * Makes the link of a rail fail, as if its cable were pulled; 0: it cannot. Null: no link can.
+   */
+  int32_t (*cut)(void *context, uint16_t rail);
+  /**
+   * Lets a link that was cut work again. Null: none can.
+   */
+  void (*mend)(void *context, uint16_t rail);
+  /**
+   * Ends the peer for good: the runtime finds that out; 0: it cannot. Null: the same.
+   */
+  int32_t (*end_peer)(void *context);
+  /**
+   * The local segment of the plan, and its remote one.
+   */
+  uint8_t *ours;
+  /**
+   * See there.
+   */
+  uint8_t *theirs;
+  /**
+   * Bytes of either.
+   */
+  uint64_t bytes;
+  /**
+   * The plan.
+   */
+  uint64_t plan;
+  /**
+   * Its rails.
+   */
+  const uint16_t *rails;
+  /**
+   * How many: 16 at most.
+   */
+  size_t rail_count;
+} polyrail_core_runtime;
+
+/**
+ * How far a script came.
+ */
+typedef struct {
+  /**
+   * The time at its end.
+   */
+  uint64_t now;
+  /**
+   * Links were cut while something was on them.
+   */
+  uint32_t cuts;
+  /**
+   * 1: the peer was ended.
+   */
+  uint8_t peer_ended;
+} polyrail_core_ran;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -942,6 +1050,50 @@ int32_t polyrail_core_ignored(const polyrail_core_worker *core, polyrail_core_ig
  * When `polyrail_core_handle_timeout` should next be called.
  */
 int32_t polyrail_core_poll_timeout(polyrail_core_worker *core, uint64_t *at);
+
+/**
+ * Looks at every call on a core from now on, while nothing is under way: for tests. `memory` begins at a multiple of
+ * `POLYRAIL_CORE_ALIGNMENT`, and is the core's from then on. 64 KiB are enough for most tests; a breach says if they are not.
+ */
+int32_t polyrail_core_check(polyrail_core_worker *core,
+                            uint8_t *memory,
+                            size_t bytes);
+
+/**
+ * Ends the look at a core's calls: what the runtime still owes by now counts as not done. How many clauses were broken; below 0:
+ * an error.
+ */
+int32_t polyrail_core_check_end(polyrail_core_worker *core,
+                                uint64_t now);
+
+/**
+ * The clause that was broken as number `index`, counted from 0. `POLYRAIL_CORE_NONE`: not so many were.
+ */
+int32_t polyrail_core_look_breach(const polyrail_core_worker *core, size_t index, polyrail_core_breach *to);
+
+/**
+ * The name of a rule, for ever; "?": there is no such rule.
+ */
+const char *polyrail_core_breach_name(uint32_t number);
+
+/**
+ * Says in one line what was broken, as far as `bytes` of text go, with the 0 at its end. The length of the whole text, without
+ * that 0; 0: there is no such breach.
+ */
+size_t polyrail_core_breach_text(const polyrail_core_breach *said,
+                                 char *to,
+                                 size_t bytes);
+
+/**
+ * Drives a runtime through transfers either way, many at a time, over links that fail, cancelled, too late, and to a peer that
+ * ends. Its core is checked by then; `polyrail_core_check_end` says afterwards what was wrong. The runtime's functions call the
+ * core as they always do. `POLYRAIL_CORE_ERROR_PENDING`: a request could not be made or has not ended, so the script did
+ * not go on.
+ */
+int32_t polyrail_core_run_script(polyrail_core_worker *core,
+                                 uint64_t now,
+                                 const polyrail_core_runtime *runtime,
+                                 polyrail_core_ran *ran);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,8 +1,9 @@
 //! Facts: what a device and a peer have to say.
 
+use polyrail_core::contract::Rule;
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::{Post, Proof};
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_core::work::{Cause, Completion, LaneFact, LaneLimits, Outcome, Scope, Stop};
 
@@ -149,10 +150,15 @@ pub unsafe extern "C" fn polyrail_core_handle_completions(
         };
         said.iter()
             .try_for_each(|said| completion(said).map(drop))?;
+        let at = Instant::from_nanos(now);
         for said in said {
             let completion = completion(said)?;
-            core.core
-                .handle_completions(Instant::from_nanos(now), &[completion]);
+            if said.at > now {
+                let (lane, ahead) = (completion.lane, Duration::from_nanos(said.at - now));
+                let rule = Rule::CompletedInFuture;
+                core.core.tell(at, rule, lane, said.cookie, ahead);
+            }
+            core.core.handle_completions(at, &[completion]);
         }
         Ok(())
     };
@@ -193,17 +199,22 @@ pub unsafe extern "C" fn polyrail_core_handle_posted(
         // SAFETY: the contract of the crate.
         let core = unsafe { change(core) }?;
         let is_this = |out: &&(Post, usize)| out.0.number() == number;
-        let posted = core.post.as_ref().filter(is_this).ok_or(STALE)?.1;
+        let (post, posted) = core.post.as_ref().filter(is_this).ok_or(STALE)?;
+        let (lane, posted) = (post.lane(), *posted);
+        let is_all = stop == POLYRAIL_CORE_STOP_ALL;
+        if accepted > posted || (is_all && accepted < posted) {
+            let (at, count) = (Instant::from_nanos(now), accepted as u64);
+            let rule = Rule::PostMiscounted;
+            core.core.tell(at, rule, lane, count, Duration::ZERO);
+            return Err(ARGUMENT);
+        }
         let stop = match stop {
-            POLYRAIL_CORE_STOP_ALL if accepted == posted => Stop::All,
+            POLYRAIL_CORE_STOP_ALL => Stop::All,
             POLYRAIL_CORE_STOP_FULL => Stop::Full,
             POLYRAIL_CORE_STOP_REJECTED => Stop::Rejected(cause(cause_of_refusal)?),
             POLYRAIL_CORE_STOP_UNKNOWN => Stop::Unknown,
             _ => return Err(ARGUMENT),
         };
-        if accepted > posted {
-            return Err(ARGUMENT);
-        }
         let (post, _) = core.post.take().ok_or(STALE)?;
         let now = Instant::from_nanos(now);
         match core.core.handle_posted(now, post, accepted, stop) {

@@ -26,6 +26,7 @@
 #[cfg(not(target_os = "none"))]
 extern crate std;
 
+pub mod contract;
 pub mod fabric;
 pub mod facts;
 pub mod memory;

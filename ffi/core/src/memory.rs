@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use core::slice;
 
 /// What the functions of this header promise. Any change to it is another number.
-pub const POLYRAIL_CORE_ABI: u32 = 2;
+pub const POLYRAIL_CORE_ABI: u32 = 3;
 
 /// All is well; of a poll: there was something.
 pub const POLYRAIL_CORE_OK: i32 = 0;

@@ -2,6 +2,7 @@
 
 use core::ptr::NonNull;
 
+use polyrail_core::contract::Checked;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{Config, Orchestrator, Post, Tables};
 use polyrail_core::rail::policies::{Policies, PoliciesConfig, PolicyTables};
@@ -41,7 +42,7 @@ pub struct polyrail_core_config {
 
 /// One worker's core. Its memory is the caller's.
 pub struct polyrail_core_worker {
-    pub(crate) core: Orchestrator<'static, Policies<'static>>,
+    pub(crate) core: Checked<'static, Policies<'static>>,
     /// The post that is out, and how many works it has.
     pub(crate) post: Option<(Post, usize)>,
     /// How many there can be.
@@ -161,6 +162,7 @@ pub unsafe extern "C" fn polyrail_core_create(
         // Neither of the two shares requests out.
         let policies = |policy| Policies::new(policy, &fabric.shared, PolicyTables::default());
         let core = Orchestrator::new(config.map_policy(policies), &fabric.shared, tables);
+        let core = Checked::unwatched(core);
         let (post, peers) = (None, limits.peers);
         // SAFETY: as above.
         unsafe { at.write(polyrail_core_worker { core, post, peers }) };

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The sources, in the order in which the header tells of them.
-const SOURCES: [&str; 7] = [
-    "memory", "fabric", "worker", "plan", "requests", "facts", "polls",
+const SOURCES: [&str; 8] = [
+    "memory", "fabric", "worker", "plan", "requests", "facts", "polls", "contract",
 ];
 
 fn folder() -> PathBuf {
