@@ -50,6 +50,8 @@ enum Flaw {
     LanesAnswerNoFence,
     LanesDoNotOpen,
     EngineGoesOnAfterItsFence,
+    // No flaw: nobody can know of a dark link that it is dark.
+    DarkLinksAnswerNoOpen,
     // More than those that a review found to be silent.
     EndedRequestsAreLeft,
     LosesACompletion,
@@ -198,6 +200,7 @@ impl<'a> Rig<'a> {
         let link = &mut self.links[lane.rail().index()];
         let fact = match action {
             LaneAction::Open { .. } if flaw == LanesDoNotOpen => return,
+            LaneAction::Open { .. } if link.is_cut && flaw == DarkLinksAnswerNoOpen => return,
             LaneAction::Open { .. } if link.is_cut => LaneFact::OpenFailed(Cause::Refused),
             LaneAction::Open { .. } => {
                 *link = Link {
@@ -463,11 +466,13 @@ fn told(flaw: Flaw, rows: usize) -> (Vec<Rule>, String, Ran) {
 
 #[test]
 fn a_runtime_that_breaks_nothing_is_told_nothing() {
-    let (rules, text, ran) = told(Correct, 512);
-    assert_eq!(rules, [], "{text}");
-    assert_eq!(text, "nothing was broken");
-    assert!(ran.is_whole && ran.peer_ended, "{ran:?}");
-    assert_eq!(ran.cuts, 4, "each link while it writes, and while it reads");
+    for flaw in [Correct, DarkLinksAnswerNoOpen] {
+        let (rules, text, ran) = told(flaw, 512);
+        assert_eq!(rules, [], "{flaw:?}: {text}");
+        assert_eq!(text, "nothing was broken");
+        assert!(ran.is_whole && ran.peer_ended, "{ran:?}");
+        assert_eq!(ran.cuts, 4, "each link while it writes, and while it reads");
+    }
 }
 
 #[test]

@@ -25,7 +25,8 @@ pub enum Rule {
     PostMiscounted,
     /// Who says `Full` says `Writable` or completes something later. `span`: since when.
     FullForEver,
-    /// A lane that is asked to open answers by the time it was told. `span`: how long it was waited for.
+    /// A lane that is asked to open for the first time, or while nothing is broken on purpose, answers by the time it was told.
+    /// `span`: how long it was waited for.
     OpenUnanswered,
     /// A lane opens once, and only if it was asked to.
     OpenedTwice,

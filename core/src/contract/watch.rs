@@ -44,8 +44,9 @@ struct Lane {
     limits: LaneLimits,
     /// Asked to open, when and by when.
     opening: Option<(Instant, Instant)>,
-    /// It was answered that it is open.
+    /// It was answered that it is open; and in an epoch before.
     is_open: bool,
+    was_open: bool,
     /// Since when it is Full.
     full: Option<Instant>,
     /// Since when a fence of it is asked for, here.
@@ -314,7 +315,10 @@ impl<'a> Watch<'a> {
             let ahead = said.at.since(self.now);
             self.tell(Rule::CompletedInFuture, Some(lane), said.cookie, ahead);
         }
-        let present = self.lane(lane).map(|lane| lane.epoch).unwrap_or_default();
+        // It was opened before anybody looked.
+        let Some(present) = self.lane(lane).map(|lane| lane.epoch) else {
+            return;
+        };
         let found = self.works(lane).find(|work| work.cookie == said.cookie);
         let (work, rule) = match found {
             Some(work) if work.epoch != epoch => (None, Some(Rule::EpochWrong)),
@@ -372,14 +376,17 @@ impl<'a> Watch<'a> {
             return;
         }
         let (now, is_posting) = (self.now, self.posting.is_some());
-        let present = self.lane(id).map(|lane| lane.epoch).unwrap_or_default();
-        if epoch > present {
-            return self.tell_of(Rule::EpochWrong, id, epoch.0.into());
-        }
-        // What is of an older one is late.
-        let Some(lane) = self.lane(id).filter(|lane| lane.epoch == epoch) else {
+        // It was opened before anybody looked.
+        let Some(lane) = self.lane(id) else {
             return;
         };
+        if lane.epoch != epoch {
+            // What is of an older one is late.
+            if lane.epoch < epoch {
+                self.tell_of(Rule::EpochWrong, id, epoch.0.into());
+            }
+            return;
+        }
         match fact {
             LaneFact::Opened { .. } if lane.opening.is_none() => {
                 // One that was given up meanwhile is late.
@@ -500,7 +507,10 @@ impl<'a> Watch<'a> {
                 && (by <= now || !is_patient)
             {
                 after.opening = None;
-                self.tell(Rule::OpenUnanswered, id, 0, now.since(since));
+                // One that has been open may be on a link that is dark now, and is left to core's timer.
+                if self.is_calm || !lane.was_open || !is_patient {
+                    self.tell(Rule::OpenUnanswered, id, 0, now.since(since));
+                }
             }
             if let Some(span) = lane.fencing.and_then(late) {
                 after.fencing = None;
@@ -560,11 +570,22 @@ impl<'a> Watch<'a> {
             count: batch.works.len(),
             since,
         });
-        let Some(lane) = self.lane(id) else {
-            return;
-        };
-        let first = lane.posted + 1;
-        lane.posted += batch.works.len() as u32;
+        if self.lane(id).is_none() {
+            let limits = LaneLimits {
+                covers: true,
+                ..LaneLimits::new(1, 1)
+            };
+            self.keep(Kept::Lane(Lane {
+                is_open: true,
+                limits,
+                ..Lane::new(id, epoch)
+            }));
+        }
+        let count = batch.works.len() as u32;
+        let first = self.lane(id).map_or(1, |lane| {
+            lane.posted += count;
+            lane.posted + 1 - count
+        });
         for (place, work) in (first..).zip(&batch.works) {
             self.keep(Kept::Work(Work {
                 lane: id,
@@ -587,20 +608,11 @@ impl<'a> Watch<'a> {
                 by,
             } => {
                 self.end_works(id);
+                let before = self.lane(id).map(|lane| lane.is_open || lane.was_open);
                 let fresh = Lane {
-                    id,
-                    epoch,
-                    limits: LaneLimits::new(1, 1),
                     opening: Some((now, by)),
-                    is_open: false,
-                    full: None,
-                    fencing: None,
-                    asking: None,
-                    has_ended: false,
-                    has_failed: false,
-                    broken: None,
-                    posted: 0,
-                    completed: 0,
+                    was_open: before.unwrap_or_default(),
+                    ..Lane::new(id, epoch)
                 };
                 match self.lane(id) {
                     Some(lane) => *lane = fresh,
@@ -712,6 +724,25 @@ impl<'a> Watch<'a> {
 }
 
 impl Lane {
+    fn new(id: LaneId, epoch: Epoch) -> Self {
+        Self {
+            id,
+            epoch,
+            limits: LaneLimits::new(1, 1),
+            opening: None,
+            is_open: false,
+            was_open: false,
+            full: None,
+            fencing: None,
+            asking: None,
+            has_ended: false,
+            has_failed: false,
+            broken: None,
+            posted: 0,
+            completed: 0,
+        }
+    }
+
     /// A fence of it holds, or cannot be given.
     fn answered(&mut self, scope: Scope) {
         match scope {

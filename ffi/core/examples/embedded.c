@@ -1,7 +1,10 @@
 /* Core without an operating system, in C: a device that is made up, and the loop around core. All memory is static. The
- * device has two links to a peer whose memory is next to ours; the second one is cut under way.
+ * device has two links to a peer whose memory is next to ours; the second one is cut under way. Afterwards the runtime is
+ * held to its contract with core.
  *
- * docs/embedding.md walks through the same loop in Rust. Built with POLYRAIL_BARE it needs no C library either. */
+ * It is a template: put your own device in the place of what is between the two lines of `=====`, and say in `set_up` which
+ * rails there are. docs/embedding.md walks through the same loop in Rust. Built with POLYRAIL_BARE it needs no C library
+ * either. */
 #include <polyrail_core.h>
 
 enum {
@@ -11,6 +14,7 @@ enum {
     REQUESTS = 3,
     REQUEST = 16 * 1024,
     MEMORY = REQUESTS * REQUEST,
+    ROOM = 8, /* Requests and batches that may be open at a time. */
     TURNS_MAX = 10000,
     RESET = 1,   /* The cause "connection reset". */
     REFUSED = 17 /* The cause "lane refused or not answered". */
@@ -19,7 +23,7 @@ enum {
 #define CUT_AT 100000
 #define PLAN ((UINT64_C(1) << 32) | 0)
 
-/* --- The device: what every one owes, docs/embedding.md says. --- */
+/* ===== The device: what every one owes, docs/embedding.md says. ===== */
 
 struct link {
     uint64_t nanos_per_slice;
@@ -54,11 +58,15 @@ static void tell(struct link *link, uint32_t fact, uint32_t cause)
     facts[fact_count++ % 8] = said;
 }
 
+/* A cable is pulled. What the link had queued is lost, and nobody knows how far it came. */
 static void device_cut(unsigned number)
 {
     links[number].is_cut = 1;
     tell(&links[number], POLYRAIL_CORE_LANE_BROKEN, RESET);
 }
+
+/* It is put in again. */
+static void device_mend(unsigned number) { links[number].is_cut = 0; }
 
 /* Takes as many works as there is room for. */
 static size_t device_post(uint64_t now, const polyrail_core_post *post, uint32_t *stop)
@@ -85,9 +93,12 @@ static int device_completion(uint64_t now, polyrail_core_completion *done)
             continue;
         polyrail_core_work work = link->queue[link->first];
         /* The segment 0 is the memory that programs use; the other one is scratch, whose content means nothing. */
-        if (work.local.segment == 0)
-            for (uint32_t i = 0; i < work.length; i++)
-                theirs[work.remote.offset + i] = ours[work.local.offset + i];
+        unsigned char *here = ours + work.local.offset, *there = theirs + work.remote.offset;
+        for (uint32_t i = 0; work.local.segment == 0 && i < work.length; i++)
+            if (work.op == POLYRAIL_CORE_WRITE)
+                there[i] = here[i];
+            else
+                here[i] = there[i];
         done->lane = link->lane;
         done->epoch = link->epoch;
         done->cookie = work.cookie;
@@ -124,29 +135,122 @@ static void device_act(const polyrail_core_action *action)
     }
 }
 
-/* --- The loop. --- */
+/* When a work will have ended: the next interrupt. */
+static uint64_t device_next(void)
+{
+    uint64_t next = UINT64_MAX;
+    for (unsigned i = 0; i < LINKS; i++)
+        if (!links[i].is_cut && links[i].count > 0 && links[i].done_at < next)
+            next = links[i].done_at;
+    return next;
+}
 
-static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+/* ===== The runtime. ===== */
 
-/* Moves all of our memory to the peer's while a link fails. Good is 0. */
-static int run(uint8_t *memory, size_t bytes, void (*say)(const char *))
+/* What has happened so far. */
+static struct {
+    uint64_t now;
+    unsigned completed;    /* Requests. */
+    uint32_t batch_status; /* Of the last batch that has ended. */
+    int is_paused;         /* The second rail was, for the cause RESET. */
+    int peer_ended, is_told;
+} seen;
+
+static void take(polyrail_core_worker *core, const polyrail_core_event *event)
+{
+    polyrail_core_report report;
+    polyrail_core_batch_report all;
+    switch (event->event) {
+    case POLYRAIL_CORE_EVENT_REQUEST_DONE:
+        if (polyrail_core_take(core, event->number, &report) == POLYRAIL_CORE_OK && report.status == 1)
+            seen.completed++;
+        break;
+    case POLYRAIL_CORE_EVENT_BATCH_DONE:
+        if (polyrail_core_take_batch(core, event->number, &all) == POLYRAIL_CORE_OK)
+            seen.batch_status = all.status;
+        break;
+    case POLYRAIL_CORE_EVENT_RAIL_CHANGED:
+        seen.is_paused |= event->number == 1 && event->state == 1 && event->cause == RESET;
+        break;
+    default:
+        break;
+    }
+}
+
+/* One turn of the loop. */
+static uint64_t turn(void *context, uint64_t until)
+{
+    polyrail_core_worker *core = context;
+    uint64_t now = seen.now;
+    /* Hand in what has happened: completions first, then lanes, then what the peer said, then the time. */
+    polyrail_core_completion done;
+    while (device_completion(now, &done))
+        polyrail_core_handle_completions(core, now, &done, 1);
+    for (unsigned i = 0; i < fact_count; i++)
+        polyrail_core_handle_lane(core, now, &facts[i]);
+    fact_count = 0;
+    for (unsigned i = 0; i < fenced_count && !seen.peer_ended; i++)
+        polyrail_core_handle_fenced(core, now, fenced[i].peer, fenced[i].lane, fenced[i].epoch,
+                                    links[(fenced[i].lane & 0xffff) % LINKS].delivered);
+    fenced_count = 0;
+    if (seen.peer_ended && !seen.is_told) {
+        seen.is_told = 1;
+        polyrail_core_handle_peer_gone(core, now, 0);
+    }
+    polyrail_core_handle_timeout(core, now);
+
+    /* Drain what is to be done. Every post is answered before the next one is asked for. */
+    polyrail_core_post post;
+    while (polyrail_core_poll_post(core, now, &post) == POLYRAIL_CORE_OK) {
+        uint32_t stop;
+        size_t accepted = device_post(now, &post, &stop);
+        polyrail_core_handle_posted(core, now, post.number, accepted, stop, RESET);
+    }
+    polyrail_core_action action;
+    while (polyrail_core_poll_lane(core, &action) == POLYRAIL_CORE_OK)
+        device_act(&action);
+    polyrail_core_fence fence;
+    while (polyrail_core_poll_message(core, now, &fence) == POLYRAIL_CORE_OK)
+        fenced[fenced_count++ % 8] = fence;
+    polyrail_core_event event;
+    while (polyrail_core_poll_event(core, &event) == POLYRAIL_CORE_OK)
+        take(core, &event);
+
+    /* Sleep until the next interrupt or the next of core's timers, unless there is something to hand in. */
+    if (fact_count == 0 && fenced_count == 0) {
+        uint64_t next = device_next(), at;
+        if (polyrail_core_poll_timeout(core, &at) == POLYRAIL_CORE_OK && at < next)
+            next = at;
+        if (until < next)
+            next = until;
+        if (now < next)
+            seen.now = next;
+    }
+    return seen.now;
+}
+
+/* All memory that core uses; and what is used to look at its calls. */
+static _Alignas(POLYRAIL_CORE_ALIGNMENT) uint8_t memory[192 * 1024];
+static _Alignas(POLYRAIL_CORE_ALIGNMENT) uint8_t checks[64 * 1024];
+
+/* Makes a core, and says which rails there are. Good is 0. */
+static int set_up(polyrail_core_worker **core)
 {
     polyrail_core_limits limits = { .workers = 1, .rails = LINKS, .devices = LINKS, .peers = 1, .plans = 1,
-                                    .requests = REQUESTS, .attempts = 32, .batches = 1, .slice_bytes = SLICE };
+                                    .requests = ROOM, .attempts = 32, .batches = ROOM, .slice_bytes = SLICE };
     polyrail_core_config config = { .worker = 0, .policy = POLYRAIL_CORE_POLICY_SPRAY, .seed = 1 };
     polyrail_core_fabric *fabric;
-    polyrail_core_worker *core;
     size_t shared = polyrail_core_fabric_size(&limits);
     shared = (shared + POLYRAIL_CORE_ALIGNMENT - 1) / POLYRAIL_CORE_ALIGNMENT * POLYRAIL_CORE_ALIGNMENT;
-    if (polyrail_core_abi() != POLYRAIL_CORE_ABI || shared > bytes)
+    if (polyrail_core_abi() != POLYRAIL_CORE_ABI || shared > sizeof memory)
         return 1;
     if (polyrail_core_fabric_create(memory, shared, &limits, &fabric) != POLYRAIL_CORE_OK)
         return 2;
     /* Memory that is too small is an error, and nothing is written. */
-    if (polyrail_core_create(memory + shared, polyrail_core_size(&limits) - 1, &config, fabric, &core)
+    if (polyrail_core_create(memory + shared, polyrail_core_size(&limits) - 1, &config, fabric, core)
         != POLYRAIL_CORE_ERROR_MEMORY)
         return 3;
-    if (polyrail_core_create(memory + shared, bytes - shared, &config, fabric, &core) != POLYRAIL_CORE_OK)
+    if (polyrail_core_create(memory + shared, sizeof memory - shared, &config, fabric, core) != POLYRAIL_CORE_OK)
         return 4;
 
     polyrail_core_plan_rail rails[LINKS];
@@ -160,109 +264,101 @@ static int run(uint8_t *memory, size_t bytes, void (*say)(const char *))
     }
     polyrail_core_plan plan = { .scratch_local = { .segment = 1 }, .scratch_remote = { .segment = 1 },
                                 .scratch_bytes = SLICE, .rails = rails, .rail_count = LINKS };
-    if (polyrail_core_install_plan(core, 0, PLAN, &plan) != POLYRAIL_CORE_OK)
-        return 6;
+    return polyrail_core_install_plan(*core, 0, PLAN, &plan) == POLYRAIL_CORE_OK ? 0 : 6;
+}
 
-    uint64_t batch, number, now = 0;
+/* Moves all of our memory to the peer's while a link fails. Good is 0. */
+static int run(polyrail_core_worker *core, void (*say)(const char *))
+{
+    uint64_t batch, number;
+    for (unsigned i = 0; i < MEMORY; i++)
+        ours[i] = (unsigned char)(i % 251);
     if (polyrail_core_open_batch(core, 0, &batch) != POLYRAIL_CORE_OK)
         return 7;
     for (uint64_t i = 0; i < REQUESTS; i++) {
         polyrail_core_request request = { .tag = i, .plan = PLAN, .batch = batch, .local_offset = i * REQUEST,
                                           .remote_offset = i * REQUEST, .length = REQUEST,
                                           .deadline = POLYRAIL_CORE_NO_DEADLINE, .op = POLYRAIL_CORE_WRITE };
-        if (polyrail_core_submit(core, now, &request, &number) != POLYRAIL_CORE_OK)
+        if (polyrail_core_submit(core, seen.now, &request, &number) != POLYRAIL_CORE_OK)
             return 8;
     }
     polyrail_core_seal_batch(core, batch);
-
-    int is_cut = 0, paused = 0;
-    for (unsigned turn = 0; turn < TURNS_MAX; turn++) {
-        /* Hand in what has happened: completions first, then lanes, then what the peer said, then the time. */
-        polyrail_core_completion done;
-        while (device_completion(now, &done))
-            if (polyrail_core_handle_completions(core, now, &done, 1) != POLYRAIL_CORE_OK)
-                return 9;
-        for (unsigned i = 0; i < fact_count; i++)
-            if (polyrail_core_handle_lane(core, now, &facts[i]) != POLYRAIL_CORE_OK)
-                return 10;
-        fact_count = 0;
-        for (unsigned i = 0; i < fenced_count; i++)
-            polyrail_core_handle_fenced(core, now, fenced[i].peer, fenced[i].lane, fenced[i].epoch,
-                                        links[(fenced[i].lane & 0xffff) % LINKS].delivered);
-        fenced_count = 0;
-        polyrail_core_handle_timeout(core, now);
-
-        /* Drain what is to be done. Every post is answered before the next one is asked for. */
-        polyrail_core_post post;
-        while (polyrail_core_poll_post(core, now, &post) == POLYRAIL_CORE_OK) {
-            uint32_t stop;
-            size_t accepted = device_post(now, &post, &stop);
-            if (polyrail_core_handle_posted(core, now, post.number, accepted, stop, RESET) != POLYRAIL_CORE_OK)
-                return 11;
-        }
-        polyrail_core_action action;
-        while (polyrail_core_poll_lane(core, &action) == POLYRAIL_CORE_OK)
-            device_act(&action);
-        polyrail_core_fence fence;
-        while (polyrail_core_poll_message(core, now, &fence) == POLYRAIL_CORE_OK)
-            fenced[fenced_count++ % 8] = fence;
-        polyrail_core_event event;
-        while (polyrail_core_poll_event(core, &event) == POLYRAIL_CORE_OK) {
-            polyrail_core_report report;
-            polyrail_core_batch_report all;
-            switch (event.event) {
-            case POLYRAIL_CORE_EVENT_REQUEST_DONE:
-                if (polyrail_core_take(core, event.number, &report) != POLYRAIL_CORE_OK || report.status != 1
-                    || report.held || report.unsettled || report.delivered_bytes != REQUEST)
-                    return 12;
-                say("a request is done\n");
-                break;
-            case POLYRAIL_CORE_EVENT_RAIL_CHANGED:
-                if (event.number == 1 && event.state == 1 && event.cause == RESET) {
-                    say("a rail is paused: connection reset\n");
-                    paused = 1;
-                }
-                break;
-            case POLYRAIL_CORE_EVENT_BATCH_DONE:
-                if (polyrail_core_take_batch(core, event.number, &all) != POLYRAIL_CORE_OK || all.status != 1)
-                    return 13;
-                for (unsigned i = 0; i < MEMORY; i++)
-                    if (theirs[i] != i % 251)
-                        return 14;
-                return paused ? 0 : 15;
-            default:
-                break;
-            }
-        }
-
-        /* Sleep until the next interrupt or the next of core's timers, unless there is something to hand in. */
-        if (fact_count == 0 && fenced_count == 0) {
-            uint64_t next = UINT64_MAX, at;
-            for (unsigned i = 0; i < LINKS; i++)
-                if (!links[i].is_cut && links[i].count > 0)
-                    next = min(next, links[i].done_at);
-            if (polyrail_core_poll_timeout(core, &at) == POLYRAIL_CORE_OK)
-                next = min(next, at);
-            if (next == UINT64_MAX)
-                return 16;
-            now = next > now ? next : now;
-        }
-        if (!is_cut && now >= CUT_AT) {
+    int is_cut = 0;
+    for (unsigned i = 0; i < TURNS_MAX && seen.batch_status == 0; i++) {
+        unsigned before = seen.completed;
+        int was_paused = seen.is_paused;
+        turn(core, UINT64_MAX);
+        if (seen.is_paused > was_paused)
+            say("a rail is paused: connection reset\n");
+        for (; before < seen.completed; before++)
+            say("a request is done\n");
+        if (!is_cut && seen.now >= CUT_AT) {
             is_cut = 1;
             device_cut(1);
         }
     }
-    return 17;
+    if (seen.completed != REQUESTS || seen.batch_status != 1 || !seen.is_paused)
+        return 9;
+    for (unsigned i = 0; i < MEMORY; i++)
+        if (theirs[i] != i % 251)
+            return 10;
+    return 0;
 }
 
-/* All memory that core uses. */
-static _Alignas(POLYRAIL_CORE_ALIGNMENT) uint8_t memory[128 * 1024];
+/* What the script breaks. */
+static int32_t cut(void *context, uint16_t rail)
+{
+    (void)context;
+    device_cut(rail);
+    return 1;
+}
+
+static void mend(void *context, uint16_t rail)
+{
+    (void)context;
+    device_mend(rail);
+}
+
+static int32_t end_peer(void *context)
+{
+    (void)context;
+    return seen.peer_ended = 1;
+}
+
+/* Holds the runtime to its contract with core. Good is 0. */
+static int check(polyrail_core_worker *core, void (*say)(const char *))
+{
+    static const uint16_t rails[LINKS] = { 0, 1 };
+    polyrail_core_runtime runtime = { .context = core, .turn = turn, .cut = cut, .mend = mend, .end_peer = end_peer,
+                                      .ours = ours, .theirs = theirs, .bytes = MEMORY, .plan = PLAN,
+                                      .rails = rails, .rail_count = LINKS };
+    polyrail_core_ran ran;
+    polyrail_core_breach breach;
+    char text[256];
+    device_mend(1);
+    if (polyrail_core_check(core, checks, sizeof checks) != POLYRAIL_CORE_OK)
+        return 11;
+    int came_to_its_end = polyrail_core_run_script(core, seen.now, &runtime, &ran) == POLYRAIL_CORE_OK;
+    int broken = polyrail_core_check_end(core, ran.now);
+    for (size_t i = 0; polyrail_core_look_breach(core, i, &breach) == POLYRAIL_CORE_OK; i++) {
+        polyrail_core_breach_text(&breach, text, sizeof text);
+        say(text);
+        say("\n");
+    }
+    if (!came_to_its_end || broken != 0 || ran.cuts == 0 || !ran.peer_ended)
+        return 12;
+    say("the contract is kept\n");
+    return 0;
+}
 
 static int start(void (*say)(const char *))
 {
-    for (unsigned i = 0; i < MEMORY; i++)
-        ours[i] = (unsigned char)(i % 251);
-    int failed = run(memory, sizeof memory, say);
+    polyrail_core_worker *core;
+    int failed = set_up(&core);
+    if (!failed)
+        failed = run(core, say);
+    if (!failed)
+        failed = check(core, say);
     say(failed ? "FAILED\n" : "ok\n");
     return failed;
 }

@@ -41,44 +41,92 @@ fn library() -> PathBuf {
         .expect("cargo builds it for this test")
 }
 
-/// What a program in C says, built with the header and the library. It has to end well.
-fn said_by(source: &str) -> String {
-    let built = tempfile::tempdir().unwrap();
-    let program = built.path().join("program");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let mut build = Command::new(compiler);
-    build
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"])
-        .arg(folder().join("include"))
-        .arg(folder().join(source))
-        .arg(library())
-        .args(["-lpthread", "-ldl", "-lm", "-o"])
-        .arg(&program);
-    let compiled = build.output().unwrap();
-    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        compiled.status.success(),
-        "{build:?}: {}",
-        words(&compiled.stderr)
-    );
-    let ran = Command::new(&program).output().unwrap();
-    let said = words(&ran.stdout);
-    assert!(ran.status.success(), "{}: {said}", ran.status);
-    said
+/// A program in C, built with the header and the library, in a folder of its own.
+struct Program(tempfile::TempDir);
+
+impl Program {
+    fn new(source: &str) -> Self {
+        let program = Self(tempfile::tempdir().unwrap());
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let mut build = Command::new(compiler);
+        build
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"])
+            .arg(folder().join("include"))
+            .arg(folder().join(source))
+            .arg(library())
+            .args(["-lpthread", "-ldl", "-lm", "-o"])
+            .arg(program.path());
+        let compiled = build.output().unwrap();
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{build:?}: {said}");
+        program
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("program")
+    }
+
+    /// What it says. It has to end well.
+    fn says(&self, arguments: &[&str]) -> String {
+        let ran = Command::new(self.path()).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(
+            ran.status.success(),
+            "{arguments:?}: {}: {said}",
+            ran.status
+        );
+        said
+    }
 }
 
 #[test]
 fn an_answer_to_the_wrong_post_or_too_late_is_an_error_and_stops_nothing() {
-    assert_eq!(said_by("tests/answers.c"), "ok\n");
+    assert_eq!(Program::new("tests/answers.c").says(&[]), "ok\n");
 }
 
 #[test]
 fn a_runtime_in_c_moves_every_byte_while_a_link_fails() {
-    let said = said_by("examples/embedded.c");
+    let said = Program::new("examples/embedded.c").says(&[]);
     assert_eq!(said.matches("a request is done\n").count(), 3, "{said}");
     assert!(
         said.contains("a rail is paused: connection reset\n"),
         "{said}"
     );
-    assert!(said.ends_with("ok\n"), "{said}");
+    assert!(said.ends_with("the contract is kept\nok\n"), "{said}");
+}
+
+#[test]
+fn a_runtime_in_c_is_told_by_name_what_it_breaks() {
+    let program = Program::new("tests/contract.c");
+    let said = program.says(&[]);
+    assert_eq!(said, "the contract is kept\n");
+    // (the flaw, what has to be among what is told)
+    let cases = [
+        ("broken-first", "broken-first"),
+        ("twice", "completed-twice"),
+        ("never-posted", "completed-unknown"),
+        ("opened-twice", "opened-twice"),
+        ("time-back", "time-went-back"),
+        ("more", "post-miscounted"),
+        ("seldom", "timer-late"),
+        ("wrong-cookies", "completed-unknown"),
+        ("old-epochs", "epoch-wrong"),
+        ("dropped", "post-unanswered"),
+        ("full", "full-for-ever"),
+        ("no-events", "not-drained"),
+        ("silent-peer", "message-unanswered"),
+        ("no-fence", "fence-unanswered"),
+        ("no-open", "open-unanswered"),
+        ("rogue", "touched-after-report"),
+        ("future", "completed-in-future"),
+    ];
+    for (flaw, name) in cases {
+        let said = program.says(&[flaw]);
+        let told = format!("told {name}\n");
+        let line = format!("{name}: ");
+        assert!(
+            said.contains(&told) && said.contains(&line),
+            "{flaw}: {said}"
+        );
+    }
 }
