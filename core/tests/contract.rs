@@ -459,7 +459,7 @@ fn told(flaw: Flaw, rows: usize) -> (Vec<Rule>, String, Ran) {
     };
     let mut rig = Rig::new(flaw, core);
     let ran = script.run(Instant::ZERO, &mut rig);
-    let verdict = rig.core.end(ran.now);
+    let verdict = rig.core.end();
     let rules = verdict.breaches.iter().map(|breach| breach.rule).collect();
     (rules, verdict.to_string(), ran)
 }

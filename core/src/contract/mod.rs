@@ -122,8 +122,8 @@ impl<'a, P: Chooser> Checked<'a, P> {
     }
 
     /// What was found, once the runtime has ended: whatever it still owes by now, it owes for good.
-    pub fn end(&mut self, now: Instant) -> Verdict<'_> {
-        self.timed(now, Watch::end);
+    pub fn end(&mut self) -> Verdict<'_> {
+        self.watched(Watch::end);
         self.verdict()
     }
 

@@ -230,7 +230,7 @@ static uint64_t turn(void *context, uint64_t until)
 }
 
 /* All memory that core uses; and what is used to look at its calls. */
-static _Alignas(POLYRAIL_CORE_ALIGNMENT) uint8_t memory[192 * 1024];
+static _Alignas(POLYRAIL_CORE_ALIGNMENT) uint8_t memory[128 * 1024];
 static _Alignas(POLYRAIL_CORE_ALIGNMENT) uint8_t checks[64 * 1024];
 
 /* Makes a core, and says which rails there are. Good is 0. */
@@ -339,7 +339,7 @@ static int check(polyrail_core_worker *core, void (*say)(const char *))
     if (polyrail_core_check(core, checks, sizeof checks) != POLYRAIL_CORE_OK)
         return 11;
     int came_to_its_end = polyrail_core_run_script(core, seen.now, &runtime, &ran) == POLYRAIL_CORE_OK;
-    int broken = polyrail_core_check_end(core, ran.now);
+    int broken = polyrail_core_check_end(core);
     for (size_t i = 0; polyrail_core_look_breach(core, i, &breach) == POLYRAIL_CORE_OK; i++) {
         polyrail_core_breach_text(&breach, text, sizeof text);
         say(text);

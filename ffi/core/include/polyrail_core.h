@@ -1063,8 +1063,7 @@ int32_t polyrail_core_check(polyrail_core_worker *core,
  * Ends the look at a core's calls: what the runtime still owes by now counts as not done. How many clauses were broken; below 0:
  * an error.
  */
-int32_t polyrail_core_check_end(polyrail_core_worker *core,
-                                uint64_t now);
+int32_t polyrail_core_check_end(polyrail_core_worker *core);
 
 /**
  * The clause that was broken as number `index`, counted from 0. `POLYRAIL_CORE_NONE`: not so many were.

@@ -139,13 +139,13 @@ pub unsafe extern "C" fn polyrail_core_check(
 /// Ends the look at a core's calls: what the runtime still owes by now counts as not done. How many clauses were broken; below 0:
 /// an error.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn polyrail_core_check_end(core: *mut polyrail_core_worker, now: u64) -> i32 {
+pub unsafe extern "C" fn polyrail_core_check_end(core: *mut polyrail_core_worker) -> i32 {
     // SAFETY: the contract of the crate.
     let Ok(core) = (unsafe { change(core) }) else {
         return ARGUMENT.0;
     };
     match core.core.is_watched() {
-        true => core.core.end(Instant::from_nanos(now)).breaches.len() as i32,
+        true => core.core.end().breaches.len() as i32,
         false => ARGUMENT.0,
     }
 }

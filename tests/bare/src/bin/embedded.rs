@@ -1,14 +1,11 @@
 //! The embedder's runtime of `core/examples/embedded`, whole, on a bare machine: it needs no `std` and no allocator.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
-#[path = "../../../../core/examples/embedded/device.rs"]
-mod device;
-#[path = "../../../../core/examples/embedded/runtime.rs"]
-mod runtime;
-
 use core::hint::black_box;
 
 use polyrail_core::report::Status;
+use polyrail_embedded::device::Device;
+use polyrail_embedded::{RATES, TOTAL_BYTES, Tables, boot};
 
 /// A console that nobody reads.
 struct Nowhere;
@@ -21,11 +18,12 @@ impl core::fmt::Write for Nowhere {
 }
 
 fn run() -> Option<Status> {
-    let mut ours = [1; runtime::TOTAL_BYTES];
-    let mut theirs = [0; runtime::TOTAL_BYTES];
-    let mut tables = runtime::Tables::new();
-    let mut device = device::Device::new(&mut ours, &mut theirs, runtime::RATES);
-    runtime::run(&mut tables, &mut device, &mut Nowhere)
+    let mut ours = [1; TOTAL_BYTES];
+    let mut theirs = [0; TOTAL_BYTES];
+    let mut device = Device::new(&mut ours, &mut theirs, RATES);
+    boot(&mut Tables::new(), |shared, mut core| {
+        polyrail_embedded::run(shared, &mut core, &mut device, &mut Nowhere)
+    })
 }
 
 #[cfg(target_os = "none")]

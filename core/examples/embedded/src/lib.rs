@@ -1,9 +1,21 @@
 //! A complete runtime around core for a machine without an operating system: all memory in one place, one loop, no
 //! allocator, no std. `docs/embedding.md` walks through it.
+//!
+//! It is a template. `device.rs` stands for your hardware: put your own in its place. `install` says which rails there are,
+//! `turn` is the loop, and `contract.rs` holds both to what core asks of them.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+#[cfg(test)]
+mod contract;
+pub mod device;
 
 use core::fmt::Write;
 
-use polyrail_core::orchestrator::{Config, Event, Orchestrator, Request, Store};
+use polyrail_core::orchestrator::{Config, Event, Orchestrator, Proof, Request, Store};
 use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::chooser::Spray;
@@ -16,12 +28,22 @@ use polyrail_core::units::{
 };
 use polyrail_core::work::{Op, Place, PostBatch, Priority};
 
-use super::device::{Device, LINKS, MEMORY};
+use device::{Device, LINKS, MEMORY};
+
+/// Core; in tests one whose calls are looked at.
+#[cfg(not(test))]
+pub type Core<'a> = Orchestrator<'a>;
+#[cfg(test)]
+pub type Core<'a> = polyrail_core::contract::Checked<'a>;
 
 /// Bytes of a usual slice. Small, because the links here are slow.
 const SLICE_BYTES: u32 = 1024;
-/// Requests that may be open at a time.
-const REQUESTS: usize = 4;
+/// Pairs of segments that requests name, and peers.
+const PLANS: usize = 1;
+const PEERS: usize = 1;
+/// Requests and batches that may be open at a time.
+const REQUESTS: usize = 8;
+const BATCHES: usize = 8;
 /// Slices in flight or waiting to be sent again: all links' queues, twice, since an attempt that has no proof of
 /// its end keeps its row while its bytes go out again.
 const ATTEMPTS: usize = 32;
@@ -31,11 +53,11 @@ const PLAN: PlanId = PlanId {
     generation: 1,
 };
 /// Bytes of each request.
-pub(crate) const REQUEST_BYTES: usize = 16 * 1024;
+pub const REQUEST_BYTES: usize = 16 * 1024;
 /// What is moved in all.
-pub(crate) const TOTAL_BYTES: usize = 3 * REQUEST_BYTES;
+pub const TOTAL_BYTES: usize = 3 * REQUEST_BYTES;
 /// How fast the links are.
-pub(crate) const RATES: [Rate; LINKS] = [
+pub const RATES: [Rate; LINKS] = [
     Rate::from_bytes_per_sec(100_000_000),
     Rate::from_bytes_per_sec(50_000_000),
 ];
@@ -46,9 +68,9 @@ const TURNS_MAX: usize = 10_000;
 
 /// All memory that core needs. It can be a static.
 #[derive(Debug)]
-pub(crate) struct Tables {
-    /// One plan, one peer, a lane for each rail, the requests and attempts, one batch.
-    store: Store<1, 1, LINKS, REQUESTS, ATTEMPTS, 1>,
+pub struct Tables {
+    /// A lane for each rail, and what else this worker has.
+    store: Store<PLANS, PEERS, LINKS, REQUESTS, ATTEMPTS, BATCHES>,
     /// What several workers would share; here there is one.
     rails: [Rail; LINKS],
     devices: [DeviceRow; LINKS],
@@ -57,7 +79,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Empty tables.
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             store: Store::new(),
             rails: [Rail::EMPTY; LINKS],
@@ -68,7 +90,7 @@ impl Tables {
 }
 
 /// Says which rails there are, to core's shared tables and, as a plan, to the worker.
-fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
+fn install(shared: &Shared<'_>, core: &mut Core<'_>) -> Option<()> {
     let mut transport = PlanTransport {
         transport: TransportId(0),
         rails: heapless::Vec::new(),
@@ -116,7 +138,7 @@ fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
 }
 
 /// Asks for the whole memory to be written to the peer, in a batch of three requests.
-fn submit(now: Instant, core: &mut Orchestrator<'_>) -> Option<BatchId> {
+fn submit(now: Instant, core: &mut Core<'_>) -> Option<BatchId> {
     let batch = core.open_batch(0)?;
     for tag in 0..(TOTAL_BYTES / REQUEST_BYTES) as u64 {
         let offset = tag * REQUEST_BYTES as u64;
@@ -139,7 +161,7 @@ fn submit(now: Instant, core: &mut Orchestrator<'_>) -> Option<BatchId> {
 
 /// Hands in what has happened: completions first, then what else is known of lanes, then what the peer said, then
 /// the time.
-fn hand_in(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>) {
+fn hand_in(now: Instant, core: &mut Core<'_>, device: &mut Device<'_>) {
     while let Some(completion) = device.poll_completion(now) {
         core.handle_completions(now, &[completion]);
     }
@@ -149,11 +171,14 @@ fn hand_in(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>) {
     while let Some(frame) = device.poll_frame() {
         core.handle_frame(now, PEER, &frame);
     }
+    if device.poll_gone() {
+        core.handle_peer_gone(now, PEER, Proof::ProcessGone);
+    }
     core.handle_timeout(now);
 }
 
 /// Does what core wants done. Every batch is answered before the next one is asked for.
-fn carry_out(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>) {
+fn carry_out(now: Instant, core: &mut Core<'_>, device: &mut Device<'_>) {
     let mut batch = PostBatch::default();
     while let Some(post) = core.poll_post(now, &mut batch) {
         let posted = device.post(now, &batch);
@@ -168,7 +193,7 @@ fn carry_out(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>)
 }
 
 /// Tells what happened. The status of the batch once it has ended.
-fn tell(now: Instant, core: &mut Orchestrator<'_>, console: &mut dyn Write) -> Option<Status> {
+fn tell(now: Instant, core: &mut Core<'_>, console: &mut dyn Write) -> Option<Status> {
     let mut ended = None;
     while let Some(event) = core.poll_event() {
         let _ = write!(console, "{now:?} ");
@@ -199,37 +224,61 @@ fn tell(now: Instant, core: &mut Orchestrator<'_>, console: &mut dyn Write) -> O
 }
 
 /// When there is something to do again: a completion, or one of core's timers.
-fn next_turn(core: &Orchestrator<'_>, device: &Device<'_>) -> Option<Instant> {
+fn next_turn(core: &Core<'_>, device: &Device<'_>) -> Option<Instant> {
     let timeout = core.poll_timeout().map(|(at, _reason)| at);
     [timeout, device.next_at()].into_iter().flatten().min()
 }
 
+/// One turn of the loop. Sleeps until there is something to do, but no longer than `until`. The time after it, and the status of
+/// a batch that has ended.
+fn turn(
+    now: Instant,
+    until: Instant,
+    core: &mut Core<'_>,
+    device: &mut Device<'_>,
+    console: &mut dyn Write,
+) -> (Instant, Option<Status>) {
+    hand_in(now, core, device);
+    carry_out(now, core, device);
+    let ended = tell(now, core, console);
+    // What was just done may have had its answer at once; otherwise the processor sleeps until an interrupt.
+    let after = match device.has_news() {
+        true => now,
+        false => next_turn(core, device).map_or(until, |next| next.min(until)),
+    };
+    (after.max(now), ended)
+}
+
+/// Makes a core in these tables, and lends it.
+pub fn boot<T>(tables: &mut Tables, then: impl FnOnce(&Shared<'_>, Orchestrator<'_>) -> T) -> T {
+    let shared = Shared::new(&tables.rails, &tables.devices, &tables.waiting, SLICE_BYTES);
+    let config = Config::new(0, Spray);
+    then(
+        &shared,
+        Orchestrator::new(config, &shared, tables.store.tables()),
+    )
+}
+
 /// Moves all of our memory to the peer's, while one of two links fails. How the batch ended; `None`: it did not.
-pub(crate) fn run(
-    tables: &mut Tables,
+pub fn run(
+    shared: &Shared<'_>,
+    core: &mut Core<'_>,
     device: &mut Device<'_>,
     console: &mut dyn Write,
 ) -> Option<Status> {
-    let shared = Shared::new(&tables.rails, &tables.devices, &tables.waiting, SLICE_BYTES);
-    let config = Config::new(0, Spray);
-    let mut core = Orchestrator::new(config, &shared, tables.store.tables());
-    install(&shared, &mut core)?;
+    install(shared, core)?;
     let mut now = Instant::ZERO;
-    submit(now, &mut core)?;
+    submit(now, core)?;
     let mut is_cut = false;
     for _ in 0..TURNS_MAX {
-        hand_in(now, &mut core, device);
-        carry_out(now, &mut core, device);
-        if let Some(status) = tell(now, &mut core, console) {
+        let (after, ended) = turn(now, Instant::MAX, core, device, console);
+        if let Some(status) = ended {
             for (rail, view) in (0..).map_while(|rail| Some((rail, shared.view(RailId(rail))?))) {
                 let _ = writeln!(console, "rail {rail} carried {} bytes", view.done_bytes);
             }
             return Some(status);
         }
-        // What was just done may have had its answer at once; otherwise the processor sleeps until an interrupt.
-        if !device.has_news() {
-            now = next_turn(&core, device)?.max(now);
-        }
+        now = after;
         if !is_cut && now >= CUT_AT {
             is_cut = true;
             device.cut(1);

@@ -1,6 +1,10 @@
 //! A made-up device, in the place of hardware: links to one peer, whose memory is next to ours. It keeps what every
 //! transport has to keep: it takes works in order, refuses those of another epoch, says what became of them, and
 //! gives a fence only when nothing can move any more.
+//!
+//! To be replaced: all of it. The loop calls `post`, `act` and `tell` with what core wants done, and `poll_completion`,
+//! `poll_fact`, `poll_frame`, `poll_gone`, `has_news` and `next_at` for what has happened. `cut`, `mend`, `end_peer` and
+//! `memory` are for the script in `contract.rs`, which leaves out what a device cannot do.
 
 use heapless::Deque;
 use polyrail_core::message::{Frame, Message};
@@ -12,11 +16,11 @@ use polyrail_core::work::{
 };
 
 /// Links of the device; each is a rail.
-pub(crate) const LINKS: usize = 2;
+pub const LINKS: usize = 2;
 /// Works that one link can queue.
 const QUEUE: u16 = 4;
 /// The segment that programs use, on either side. Every other one is scratch, whose content means nothing.
-pub(crate) const MEMORY: SegmentRef = SegmentRef(0);
+pub const MEMORY: SegmentRef = SegmentRef(0);
 
 /// One link, and the lane on it.
 #[derive(Debug)]
@@ -59,21 +63,20 @@ type Fact = (LaneId, Epoch, LaneFact);
 
 /// The device, with the memory that it reaches on both sides.
 #[derive(Debug)]
-pub(crate) struct Device<'a> {
+pub struct Device<'a> {
     ours: &'a mut [u8],
     theirs: &'a mut [u8],
     links: [Link; LINKS],
     facts: Deque<Fact, 8>,
     frames: Deque<Frame, 8>,
+    /// The peer has ended, and whether that was said.
+    is_gone: bool,
+    is_told: bool,
 }
 
 impl<'a> Device<'a> {
     /// A device whose links have these rates.
-    pub(crate) const fn new(
-        ours: &'a mut [u8],
-        theirs: &'a mut [u8],
-        rates: [Rate; LINKS],
-    ) -> Self {
+    pub const fn new(ours: &'a mut [u8], theirs: &'a mut [u8], rates: [Rate; LINKS]) -> Self {
         let [first, second] = rates;
         Self {
             ours,
@@ -81,11 +84,13 @@ impl<'a> Device<'a> {
             links: [Link::new(first), Link::new(second)],
             facts: Deque::new(),
             frames: Deque::new(),
+            is_gone: false,
+            is_told: false,
         }
     }
 
     /// A cable is pulled. What the link had queued is lost, and nobody knows yet how far it came.
-    pub(crate) fn cut(&mut self, number: usize) {
+    pub fn cut(&mut self, number: usize) {
         if let Some(link) = self.links.get_mut(number) {
             link.is_cut = true;
             let broken = LaneFact::Broken(Cause::Reset);
@@ -93,8 +98,25 @@ impl<'a> Device<'a> {
         }
     }
 
+    /// The cable is put in again.
+    pub fn mend(&mut self, number: usize) {
+        if let Some(link) = self.links.get_mut(number) {
+            link.is_cut = false;
+        }
+    }
+
+    /// The peer ends, for good.
+    pub fn end_peer(&mut self) {
+        self.is_gone = true;
+    }
+
+    /// The memory on our side, and on the peer's.
+    pub fn memory(&mut self) -> [&mut [u8]; 2] {
+        [self.ours, self.theirs]
+    }
+
     /// Takes works for a lane, as many as there is room for.
-    pub(crate) fn post(&mut self, now: Instant, batch: &PostBatch) -> Posted {
+    pub fn post(&mut self, now: Instant, batch: &PostBatch) -> Posted {
         let rejected = Posted {
             accepted: 0,
             stop: Stop::Rejected(Cause::Reset),
@@ -125,7 +147,7 @@ impl<'a> Device<'a> {
     }
 
     /// A work that has ended by now.
-    pub(crate) fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
+    pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
         let done = |link: &&mut Link| !link.is_cut && !link.queue.is_empty() && link.done_at <= now;
         let link = self.links.iter_mut().find(done)?;
         let work = link.queue.pop_front()?;
@@ -144,22 +166,27 @@ impl<'a> Device<'a> {
     }
 
     /// Something else that happened to a lane.
-    pub(crate) fn poll_fact(&mut self) -> Option<Fact> {
+    pub fn poll_fact(&mut self) -> Option<Fact> {
         self.facts.pop_front()
     }
 
     /// Something that the peer said.
-    pub(crate) fn poll_frame(&mut self) -> Option<Frame> {
+    pub fn poll_frame(&mut self) -> Option<Frame> {
         self.frames.pop_front()
     }
 
-    /// Whether a fact or a frame is waiting.
-    pub(crate) fn has_news(&self) -> bool {
-        !self.facts.is_empty() || !self.frames.is_empty()
+    /// Whether the peer has been found to have ended since this was last asked.
+    pub fn poll_gone(&mut self) -> bool {
+        self.is_gone && !core::mem::replace(&mut self.is_told, true)
+    }
+
+    /// Whether something waits to be handed in.
+    pub fn has_news(&self) -> bool {
+        !self.facts.is_empty() || !self.frames.is_empty() || self.is_gone != self.is_told
     }
 
     /// When a work will have ended: the next interrupt.
-    pub(crate) fn next_at(&self) -> Option<Instant> {
+    pub fn next_at(&self) -> Option<Instant> {
         let busy = self
             .links
             .iter()
@@ -168,7 +195,7 @@ impl<'a> Device<'a> {
     }
 
     /// Opens, fences or closes a lane, and says how that went.
-    pub(crate) fn act(&mut self, action: LaneAction) {
+    pub fn act(&mut self, action: LaneAction) {
         let (LaneAction::Open { lane, epoch, .. }
         | LaneAction::Fence { lane, epoch, .. }
         | LaneAction::Close { lane, epoch }) = action;
@@ -209,8 +236,11 @@ impl<'a> Device<'a> {
     }
 
     /// Carries a message to the peer, who answers at once. It would go over any link that is left.
-    pub(crate) fn tell(&mut self, message: Message) {
+    pub fn tell(&mut self, message: Message) {
         let Message::Fence { lane, epoch, .. } = message;
+        if self.is_gone {
+            return;
+        }
         if let Some(link) = self.links.get(lane.rail().index()) {
             let frame = Frame::Fenced {
                 lane,
