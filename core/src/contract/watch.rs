@@ -273,7 +273,7 @@ impl<'a> Watch<'a> {
         let (count, now) = (posting.count as u32, self.now);
         let kept = match stop {
             Stop::Unknown => count,
-            _ => count.min(accepted as u32),
+            _ => u32::try_from(accepted).map_or(count, |accepted| accepted.min(count)),
         };
         let Some(row) = self.lane(lane).filter(|lane| lane.epoch == epoch) else {
             return;
@@ -319,31 +319,23 @@ impl<'a> Watch<'a> {
         let Some(present) = self.lane(lane).map(|lane| lane.epoch) else {
             return;
         };
-        let found = self.works(lane).find(|work| work.cookie == said.cookie);
-        let (work, rule) = match found {
-            Some(work) if work.epoch != epoch => (None, Some(Rule::EpochWrong)),
-            Some(Work {
-                end: Some(has_completed),
-                ..
-            }) => (None, has_completed.then_some(Rule::CompletedTwice)),
-            Some(work) => {
-                work.end = Some(true);
-                (Some(*work), None)
+        let named = |work: &&mut Work| work.cookie == said.cookie;
+        let meant = self
+            .works(lane)
+            .find(|work| work.epoch == epoch && named(work));
+        let before = meant.map(|work| (*work, work.end.replace(true)));
+        let is_out = |work: &mut Work| work.end.is_none() && named(&work);
+        match before {
+            Some((work, None)) => self.ended(said, work),
+            Some((_, Some(true))) => self.tell_of(Rule::CompletedTwice, lane, said.cookie),
+            // It is late: its lane has ended.
+            Some((_, Some(false))) => {}
+            None if epoch > present || self.works(lane).any(is_out) => {
+                self.tell_of(Rule::EpochWrong, lane, epoch.0.into());
             }
-            None if epoch > present => (None, Some(Rule::EpochWrong)),
-            // Of an older epoch it may just be late: what was known of that may be forgotten.
-            None => {
-                let is_known = epoch == present && !self.has_told(Rule::RowsUsedUp);
-                (None, is_known.then_some(Rule::CompletedUnknown))
-            }
-        };
-        match rule {
-            Some(Rule::EpochWrong) => self.tell_of(Rule::EpochWrong, lane, epoch.0.into()),
-            Some(rule) => self.tell_of(rule, lane, said.cookie),
-            None => {}
-        }
-        if let Some(work) = work {
-            self.ended(said, work);
+            // Of an older epoch it may just be late, too: what was known of that may be forgotten.
+            None if epoch < present || self.has_told(Rule::RowsUsedUp) => {}
+            None => self.tell_of(Rule::CompletedUnknown, lane, said.cookie),
         }
     }
 
