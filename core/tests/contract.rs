@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use polyrail_core::contract::script::{Ran, Runtime, Script, Side};
 use polyrail_core::contract::{Checked, Row, Rule};
 use polyrail_core::message::{Frame, Message};
-use polyrail_core::orchestrator::{Config, Event, LaneAction, Orchestrator, Proof, Store};
+use polyrail_core::orchestrator::{Config, Event, LaneAction, Orchestrator, Proof, Request, Store};
 use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::chooser::Spray;
@@ -16,7 +16,7 @@ use polyrail_core::units::{
     DeviceId, Epoch, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
 };
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Stop, Work,
+    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Priority, Stop, Work,
 };
 
 const LINKS: usize = 2;
@@ -52,6 +52,8 @@ enum Flaw {
     EngineGoesOnAfterItsFence,
     // No flaw: nobody can know of a dark link that it is dark.
     DarkLinksAnswerNoOpen,
+    // Nor this: it is Full earlier than its limits say, and completes works.
+    TakesFewerThanItsLimit,
     // More than those that a review found to be silent.
     EndedRequestsAreLeft,
     LosesACompletion,
@@ -90,9 +92,12 @@ struct Rig<'a> {
     /// What an engine does that should have stopped, and when.
     rogues: Vec<(Instant, Work)>,
     memory: [Vec<u8>; 2],
-    is_gone: bool,
+    /// When it is found out that the peer has ended.
+    gone: Option<Instant>,
     /// The core knows that.
     is_told: bool,
+    /// A link has been cut.
+    was_cut: bool,
     /// Turns, posts, completions.
     counts: [u64; 3],
 }
@@ -111,8 +116,9 @@ impl<'a> Rig<'a> {
             frames: VecDeque::new(),
             rogues: Vec::new(),
             memory: [vec![0; MEMORY], vec![0; MEMORY]],
-            is_gone: false,
+            gone: None,
             is_told: false,
+            was_cut: false,
             counts: [0; 3],
         }
     }
@@ -123,7 +129,8 @@ impl<'a> Rig<'a> {
     }
 
     fn copy(&mut self, work: &Work) {
-        if work.local.segment == SCRATCH || self.flaw == BytesAreLost {
+        let is_lost = self.flaw == BytesAreLost && self.was_cut;
+        if work.local.segment == SCRATCH || is_lost {
             return;
         }
         let start = work.local.offset as usize;
@@ -197,6 +204,10 @@ impl<'a> Rig<'a> {
         | LaneAction::Fence { lane, epoch, .. }
         | LaneAction::Close { lane, epoch }) = action;
         let (flaw, now) = (self.flaw, self.now);
+        let works_max = match flaw {
+            TakesFewerThanItsLimit => 3 * QUEUE,
+            _ => QUEUE,
+        };
         let link = &mut self.links[lane.rail().index()];
         let fact = match action {
             LaneAction::Open { .. } if flaw == LanesDoNotOpen => return,
@@ -212,7 +223,7 @@ impl<'a> Rig<'a> {
                 LaneFact::Opened {
                     limits: LaneLimits {
                         counts: true,
-                        ..LaneLimits::new(QUEUE as u16, u32::MAX)
+                        ..LaneLimits::new(works_max as u16, u32::MAX)
                     },
                 }
             }
@@ -289,7 +300,8 @@ impl<'a> Rig<'a> {
         for frame in self.frames.drain(..) {
             self.core.handle_frame(now, PEER, &frame);
         }
-        if self.is_gone && !std::mem::replace(&mut self.is_told, true) {
+        let is_gone = self.gone.is_some_and(|at| at <= self.now);
+        if is_gone && !std::mem::replace(&mut self.is_told, true) {
             self.core.handle_peer_gone(now, PEER, Proof::ProcessGone);
         }
     }
@@ -309,7 +321,7 @@ impl<'a> Rig<'a> {
             self.act(action);
         }
         while let Some(Message::Fence { lane, epoch, .. }) = self.core.poll_message(now) {
-            if self.is_gone || self.flaw == PeerAnswersNoFence {
+            if self.gone.is_some() || self.flaw == PeerAnswersNoFence {
                 continue;
             }
             let more = if self.flaw == PeerCountsTooMany {
@@ -361,7 +373,8 @@ impl<'a> Runtime<'a> for Rig<'a> {
             let done = self.links.iter().filter(busy).map(|link| link.done_at);
             let rogue = self.rogues.iter().map(|(at, _)| *at);
             let due = self.core.poll_timeout().map(|(at, _)| at);
-            let next = done.chain(rogue).chain(due).min();
+            let gone = self.gone.filter(|_| !self.is_told);
+            let next = done.chain(rogue).chain(due).chain(gone).min();
             self.now = next.map_or(until, |next| next.min(until)).max(self.now);
         }
         self.now
@@ -382,6 +395,7 @@ impl<'a> Runtime<'a> for Rig<'a> {
         self.run_device();
         let link = &mut self.links[rail.index()];
         link.is_cut = true;
+        self.was_cut = true;
         let broken = LaneFact::Broken(Cause::Reset);
         self.facts.push_back((link.lane, link.epoch, broken));
         true
@@ -392,14 +406,20 @@ impl<'a> Runtime<'a> for Rig<'a> {
     }
 
     fn end_peer(&mut self) -> bool {
-        self.is_gone = true;
-        // Nothing that is there needs the peer's processor: its links go on.
+        for rail in 0..LINKS as u16 {
+            self.cut(RailId(rail));
+        }
+        self.gone = Some(self.now + Duration::from_millis(1));
         true
     }
 }
 
-/// What is told of a runtime with a flaw, and how far the script came.
-fn told(flaw: Flaw, rows: usize) -> (Vec<Rule>, String, Ran) {
+/// Makes a runtime with a flaw, does something with it, and gives what is told of it.
+fn judged<T>(
+    flaw: Flaw,
+    rows: usize,
+    drive: impl FnOnce(&mut Rig<'_>) -> T,
+) -> (Vec<Rule>, String, T) {
     let estimate = EstimateConfig {
         rate_nominal: Rate::from_bytes_in(u64::from(SLICE), SPAN),
         delay_base: Duration::from_micros(1),
@@ -452,22 +472,77 @@ fn told(flaw: Flaw, rows: usize) -> (Vec<Rule>, String, Ran) {
         path: None,
     };
     assert!(core.install_plan(Instant::ZERO, PLAN, &plan));
-    let script = Script {
-        plan: PLAN,
-        rails: &numbers,
-        bytes: MEMORY as u64,
-    };
     let mut rig = Rig::new(flaw, core);
-    let ran = script.run(Instant::ZERO, &mut rig);
+    let done = drive(&mut rig);
     let verdict = rig.core.end();
     let rules = verdict.breaches.iter().map(|breach| breach.rule).collect();
-    (rules, verdict.to_string(), ran)
+    (rules, verdict.to_string(), done)
+}
+
+/// How far the script came.
+fn drive(rig: &mut Rig<'_>) -> Ran {
+    let script = Script {
+        plan: PLAN,
+        rails: &[RailId(0), RailId(1)],
+        bytes: MEMORY as u64,
+    };
+    script.run(Instant::ZERO, rig)
+}
+
+/// Turns for a while, longer than anything is waited for.
+fn go_on(rig: &mut Rig<'_>) {
+    let until = rig.now + Duration::from_secs(3);
+    while rig.now < until {
+        rig.turn(until);
+    }
+}
+
+/// What is told of a runtime with a flaw by the script.
+fn told(flaw: Flaw) -> (Vec<Rule>, String) {
+    let (rules, text, _) = judged(flaw, 512, drive);
+    (rules, text)
+}
+
+#[test]
+fn calls_are_looked_at_without_the_script_too() {
+    let cases: [(Flaw, &[&str]); 5] = [
+        (Correct, &[]),
+        (EndedRequestsAreLeft, &["not-taken"]),
+        (LanesDoNotOpen, &["open-unanswered"]),
+        (DropsAPost, &["post-unanswered"]),
+        (OldEpochs, &["epoch-wrong", "never-completed"]),
+    ];
+    for (flaw, expected) in cases {
+        let (rules, text, ()) = judged(flaw, 512, |rig| {
+            let batch = rig.core.open_batch(0).expect("a row is free");
+            let request = Request {
+                tag: 7,
+                plan: PLAN,
+                batch,
+                local_offset: 0,
+                remote_offset: 0,
+                length: MEMORY as u64,
+                deadline: Instant::MAX,
+                op: Op::Write,
+                priority: Priority::Normal,
+            };
+            rig.core.submit(Instant::ZERO, &request).expect("as above");
+            rig.core.seal_batch(batch);
+            go_on(rig);
+        });
+        let names: Vec<_> = rules.iter().map(|rule| rule.name()).collect();
+        assert_eq!(names, expected, "{flaw:?}: {text}");
+    }
 }
 
 #[test]
 fn a_runtime_that_breaks_nothing_is_told_nothing() {
-    for flaw in [Correct, DarkLinksAnswerNoOpen] {
-        let (rules, text, ran) = told(flaw, 512);
+    for flaw in [Correct, DarkLinksAnswerNoOpen, TakesFewerThanItsLimit] {
+        let (rules, text, ran) = judged(flaw, 512, |rig| {
+            let ran = drive(rig);
+            go_on(rig);
+            ran
+        });
         assert_eq!(rules, [], "{flaw:?}: {text}");
         assert_eq!(text, "nothing was broken");
         assert!(ran.is_whole && ran.peer_ended, "{ran:?}");
@@ -513,7 +588,7 @@ fn each_breach_is_told_by_its_name() {
         (Hangs, &["not-drained", "never-ended"]),
     ];
     for (flaw, expected) in cases {
-        let (rules, text, _) = told(flaw, 512);
+        let (rules, text) = told(flaw);
         let names: Vec<_> = rules.iter().map(|rule| rule.name()).collect();
         assert_eq!(names, expected, "{flaw:?}: {text}");
     }
@@ -521,13 +596,13 @@ fn each_breach_is_told_by_its_name() {
 
 #[test]
 fn a_checker_with_too_few_rows_says_so_and_accuses_nobody() {
-    let (rules, text, _) = told(Correct, 8);
+    let (rules, text, _) = judged(Correct, 8, drive);
     assert_eq!(rules, [Rule::RowsUsedUp], "{text}");
 }
 
 #[test]
 fn a_breach_says_what_happened_when_where_and_how_often() {
-    let (_, text, _) = told(OldEpochs, 512);
+    let (_, text) = told(OldEpochs);
     let first = text.lines().next();
     let expected = "epoch-wrong: epoch 0 was said of what is of another one; lane 0 of worker 0, epoch 1; \
                     at 0.020000ms; 25 times";

@@ -13,8 +13,8 @@ use crate::work::{Op, Priority};
 
 /// No request takes longer than this to end: all of core's timers together are shorter.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Nor so many turns.
-const TURNS_MAX: u32 = 10_000_000;
+/// Nor so many turns in which time stands still.
+const TURNS_MAX: u32 = 1_000_000;
 /// The runtime need not sleep for longer.
 const NAP: Duration = Duration::from_millis(1);
 /// How long a link stays cut while its request goes on.
@@ -160,7 +160,10 @@ impl<P: Chooser> Stage<'_, '_, P> {
         self.whole(Op::Write)?;
         self.whole(Op::Read)?;
         self.many()?;
-        self.ask(|watch| watch.is_calm = false)?;
+        self.ask(|watch| {
+            watch.nothing_is_full();
+            watch.is_calm = false;
+        })?;
         for rail in self.script.rails {
             self.cut(Op::Write, *rail)?;
             self.cut(Op::Read, *rail)?;
@@ -172,10 +175,10 @@ impl<P: Chooser> Stage<'_, '_, P> {
         self.over(Op::Write, cancelled)?;
         let late = self.begin(Op::Write, self.now + DEADLINE)?;
         self.over(Op::Write, late)?;
-        let left = self.begin(Op::Read, Instant::MAX)?;
+        let left = self.begin(Op::Write, Instant::MAX)?;
         self.until_busy(left, None);
         self.peer_ended = self.runtime.end_peer();
-        self.over(Op::Read, left).map(drop)
+        self.over(Op::Write, left).map(drop)
     }
 
     fn tell(&mut self, rule: Rule, number: u64, span: Duration) {
@@ -299,16 +302,16 @@ impl<P: Chooser> Stage<'_, '_, P> {
     /// Turns until something is so. `false`: it takes too long.
     fn turns(&mut self, is_so: impl Fn(&mut Self) -> bool) -> bool {
         let give_up = self.now + WAIT_MAX;
-        for _ in 0..TURNS_MAX {
-            if is_so(self) {
-                return true;
+        let mut turns = 0;
+        while !is_so(self) {
+            if self.now >= give_up || turns == TURNS_MAX {
+                return false;
             }
-            if self.now >= give_up {
-                break;
-            }
-            self.now = self.runtime.turn(self.now + NAP).max(self.now);
+            let before = self.now;
+            self.now = self.runtime.turn(before + NAP).max(before);
+            turns = if self.now > before { 0 } else { turns + 1 };
         }
-        false
+        true
     }
 
     /// Turns until a rail has something of the request, any rail if none is said, or it is over.
@@ -332,11 +335,12 @@ impl<P: Chooser> Stage<'_, '_, P> {
 
     /// Turns until a request has ended.
     fn ended(&mut self, id: RequestId) -> Option<Report> {
+        let since = self.now;
         let has_ended = self.turns(|stage| stage.report(id).is_some());
         if !has_ended && self.ask(|watch| watch.is_told(id)) == Some(true) {
             self.tell(Rule::NotTaken, 0, Duration::ZERO);
         } else if !has_ended && self.ask(|watch| watch.has_told(Rule::RowsUsedUp)) == Some(false) {
-            self.tell(Rule::NeverEnded, 0, WAIT_MAX);
+            self.tell(Rule::NeverEnded, 0, self.now.since(since));
         }
         self.report(id)
     }

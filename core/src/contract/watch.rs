@@ -678,6 +678,19 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Nothing has been under way for a while, so that no lane should be Full.
+    pub(super) fn nothing_is_full(&mut self) {
+        for index in 0..self.rows.len() {
+            if let Some(Row(Kept::Lane(lane))) = self.rows.get(index).copied()
+                && let Some(since) = lane.full
+                && !self.is_busy(lane.id)
+            {
+                let span = self.now.since(since);
+                self.tell(Rule::FullForEver, Some(lane.id), 0, span);
+            }
+        }
+    }
+
     /// The runtime has ended: what is owed now stays so.
     pub(super) fn end(&mut self) {
         let is_open = |row: &Row| matches!(row.0, Kept::Request(_, _, Stage::Open));
@@ -694,16 +707,11 @@ impl<'a> Watch<'a> {
             let (lane, number) = (Some(posting.lane), posting.number.into());
             self.tell(Rule::PostUnanswered, lane, number, now.since(posting.since));
         }
+        self.nothing_is_full();
         for index in 0..self.rows.len() {
             match self.rows.get(index).map(|row| row.0) {
                 Some(Kept::Request(_, tag, Stage::Told) | Kept::Batch(_, tag)) => {
                     self.tell(Rule::NotTaken, None, tag, Duration::ZERO);
-                }
-                Some(Kept::Lane(lane)) => {
-                    let full = lane.full.filter(|_| !self.is_busy(lane.id));
-                    if let Some(since) = full {
-                        self.tell(Rule::FullForEver, Some(lane.id), 0, now.since(since));
-                    }
                 }
                 Some(Kept::Work(work)) if is_stuck && work.end.is_none() => {
                     let span = now.since(work.since);
