@@ -102,7 +102,10 @@ fn rails_and_configurations_are_taken() {
     let at = target.address();
     run(&format!("cp {from} {at}/mem --config {config}"))
         .expect(2)
-        .names(&["1 local rails against 2 remote ones"]);
+        .names(&[
+            "1 local rails against 2 remote ones",
+            "rail_map \"all\" or \"nearest\" on this side",
+        ]);
     let flags = format!("--config {config} --rails 127.0.0.1,127.0.0.2");
     run(&format!("cp {from} {at}/mem {flags}")).expect(0);
 }

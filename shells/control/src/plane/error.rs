@@ -155,7 +155,7 @@ impl fmt::Display for ConnectError {
             } => write!(
                 f,
                 "connecting {ends}: the connection was accepted, but no polyrail answered on it within {after:?}; \
-                 does another program listen there?"
+                 does another program listen there, or is it not ready yet?"
             ),
             Self::Version { ends, ours, theirs } => write!(
                 f,

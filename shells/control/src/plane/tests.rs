@@ -1081,7 +1081,7 @@ fn errors_of_connect_name_both_ends() {
                     }
                 )
             },
-            "within 200ms; does another program listen there?",
+            "within 200ms; does another program listen there, or is it not ready yet?",
         ),
         (
             "half a greeting",

@@ -184,7 +184,10 @@ impl fmt::Display for OpenError {
                 f,
                 "the engine at {peer} offers a file, but no memory that it could be staged through"
             ),
-            Self::Rails { peer, mismatch } => write!(f, "rails to {peer}: {mismatch}"),
+            Self::Rails { peer, mismatch } => write!(
+                f,
+                "rails to {peer}: {mismatch}; the latter is rail_map \"all\" or \"nearest\" on this side"
+            ),
             Self::PathMismatch { peer, mismatch } => write!(f, "{peer}: {mismatch}"),
             Self::PathUnknown { peer, ours } => write!(
                 f,

@@ -74,8 +74,8 @@ impl fmt::Display for EngineError {
             Self::Insecure { address } => write!(
                 f,
                 "listening on {address}, beyond loopback, would let anybody on that network read and write \
-                 this memory: listen on 127.0.0.1, use security/key_file with security/payload encrypt, or say --insecure on a \
-                 network you trust"
+                 this memory: listen on 127.0.0.1, use security/key_file with security/payload encrypt, or set insecure (--insecure) on \
+                 a network you trust"
             ),
             Self::Config { text } => f.write_str(text),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),

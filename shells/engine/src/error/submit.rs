@@ -196,7 +196,7 @@ impl fmt::Display for SubmitError {
                 write!(
                     f,
                     "request {index}: {segment:?} does not exist on that side, or not any more: it was unregistered or \
-                     closed"
+                     closed; the local one is of this engine, the remote one was opened"
                 )
             }
             Self::PeerLost {
@@ -261,7 +261,7 @@ impl fmt::Display for SubmitError {
             Self::Forbidden { index, segment } => {
                 write!(
                     f,
-                    "request {index}: the owner of {segment:?} does not allow that"
+                    "request {index}: it writes to {segment:?}, whose owner lets it be read only"
                 )
             }
             Self::TwoFiles { index, segment } => write!(
