@@ -10,8 +10,10 @@ using namespace std::chrono_literals;
 int main()
 {
     constexpr std::uint64_t bytes = 1 << 20;
-    polyrail::Engine target(R"({ "name": "target", "listen": "127.0.0.1:0", "workers": 1 })");
+    // Peers are let in once what they ask for is there.
+    polyrail::Engine target(R"({ "name": "target", "listen": "127.0.0.1:0", "workers": 1 })", true);
     polyrail::Segment offered = target.allocate("mem", bytes, POLYRAIL_ACCESS_REMOTE_READ_WRITE);
+    target.let_in();
 
     polyrail::Engine engine(R"({ "name": "initiator", "workers": 1 })");
     std::vector<unsigned char> mine(bytes, 0x5a);

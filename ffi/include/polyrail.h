@@ -500,6 +500,14 @@ typedef struct {
    * What `answer` is called with.
    */
   void *context;
+  /**
+   * 1: peers wait until `polyrail_engine_let_in`, for who wants to offer segments first; 0: they are let in at once.
+   */
+  uint32_t lets_in_later;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
 } polyrail_options;
 
 /**
@@ -1274,6 +1282,12 @@ int32_t polyrail_call(polyrail_segment remote,
 int32_t polyrail_engine_start(const polyrail_options *options,
                               polyrail_engine *engine,
                               polyrail_error *error);
+
+/**
+ * Lets peers in, where `lets_in_later` of the options has kept them out. Again, or without that: does nothing.
+ */
+int32_t polyrail_engine_let_in(polyrail_engine engine,
+                               polyrail_error *error);
 
 /**
  * Ends everything within a bound: what has not ended is reported `POLYRAIL_STATUS_SHUT_DOWN`, or

@@ -179,9 +179,12 @@ class Prepared : public Owner<polyrail_prepared, polyrail_prepared_free> {
 
 class Engine : public Owner<polyrail_engine, polyrail_engine_free> {
   public:
-    /* From a text in JSON. */
-    explicit Engine(const std::string &config) : Owner(start(config)) {}
+    /* From a text in JSON. One that lets peers in later keeps them waiting until `let_in`. */
+    explicit Engine(const std::string &config, bool lets_in_later = false) : Owner(start(config, lets_in_later)) {}
     explicit Engine(const polyrail_options &options) : Owner(start(options)) {}
+
+    /* Lets peers in, now that the segments that they ask for are there. */
+    void let_in() const { call(polyrail_engine_let_in, get()); }
 
     std::string listening() const
     {
@@ -263,10 +266,11 @@ class Engine : public Owner<polyrail_engine, polyrail_engine_free> {
         return engine;
     }
 
-    static polyrail_engine start(const std::string &config)
+    static polyrail_engine start(const std::string &config, bool lets_in_later)
     {
         polyrail_options options = POLYRAIL_NEW(polyrail_options);
         options.config = config.c_str();
+        options.lets_in_later = lets_in_later;
         return start(options);
     }
 };

@@ -12,7 +12,7 @@ use crate::segment;
 use crate::sized::{self, Structure};
 use crate::text;
 use crate::words::{
-    POLYRAIL_ERROR_ARGUMENT, POLYRAIL_ERROR_CONFIG, POLYRAIL_ERROR_NOT_FOUND, POLYRAIL_ERROR_SYSTEM,
+    POLYRAIL_ERROR_CONFIG, POLYRAIL_ERROR_NOT_FOUND, POLYRAIL_ERROR_SYSTEM, choose,
 };
 
 /// An engine.
@@ -41,6 +41,10 @@ pub struct polyrail_options {
     pub answer: polyrail_answer,
     /// What `answer` is called with.
     pub context: *mut c_void,
+    /// 1: peers wait until `polyrail_engine_let_in`, for who wants to offer segments first; 0: they are let in at once.
+    pub lets_in_later: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: `repr(C)`, begins with its size; a null function is none. That another one is a function is the program's
@@ -54,6 +58,8 @@ unsafe impl Structure for polyrail_options {
         recording: std::ptr::null(),
         answer: None,
         context: std::ptr::null_mut(),
+        lets_in_later: 0,
+        reserved: 0,
     };
 }
 
@@ -84,13 +90,8 @@ unsafe fn load(options: &polyrail_options) -> Result<(Config, Hooks), Failure> {
     if let Some(path) = unsafe { text::optional("config_file", options.config_file) }? {
         sources = sources.file(path);
     }
-    match options.environment {
-        0 => {}
-        1 => sources = sources.environment(),
-        other => {
-            let text = format!("environment is {other}: 0 or 1 is possible");
-            return Err(Failure::new(POLYRAIL_ERROR_ARGUMENT, text));
-        }
+    if choose("environment", options.environment, &[(0, false), (1, true)])? {
+        sources = sources.environment();
     }
     // SAFETY: the caller's promise.
     if let Some(json) = unsafe { text::optional("config", options.config) }? {
@@ -108,6 +109,11 @@ unsafe fn load(options: &polyrail_options) -> Result<(Config, Hooks), Failure> {
         calls: options
             .answer
             .map(|answer| Arc::new(Answerer::new(answer, options.context)) as _),
+        lets_in_later: choose(
+            "lets_in_later",
+            options.lets_in_later,
+            &[(0, false), (1, true)],
+        )?,
         ..Hooks::default()
     };
     Ok((loaded.config, hooks))
@@ -129,6 +135,20 @@ pub unsafe extern "C" fn polyrail_engine_start(
         let (config, hooks) = unsafe { load(&options) }?;
         let started = Engine::with_hooks(config, hooks)?;
         engine.bits = ENGINES.add(started)?;
+        Ok(())
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Lets peers in, where `lets_in_later` of the options has kept them out. Again, or without that: does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_engine_let_in(
+    engine: polyrail_engine,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        get(engine)?.let_in();
         Ok(())
     };
     // SAFETY: the contract of the crate.

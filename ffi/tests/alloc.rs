@@ -48,6 +48,8 @@ fn start(config: &std::ffi::CStr) -> polyrail_engine {
         recording: null(),
         answer: None,
         context: null_mut(),
+        lets_in_later: 0,
+        reserved: 0,
     };
     let mut engine = polyrail_engine { bits: 0 };
     // SAFETY: everything is this function's.

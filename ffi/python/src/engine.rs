@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use polyrail::{FileTerms, ReceiveError, SegmentId};
+use polyrail::{FileTerms, Hooks, ReceiveError, SegmentId};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -165,10 +165,11 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (config=None, **keys))]
+    #[pyo3(signature = (config=None, *, lets_in_later=false, **keys))]
     fn new(
         py: Python<'_>,
         config: Option<&Bound<'_, PyAny>>,
+        lets_in_later: bool,
         keys: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         log::start(py)?;
@@ -178,7 +179,12 @@ impl Engine {
             true => config.send_queue.admission_timeout,
             false => Duration::ZERO,
         };
-        let engine = py.detach(|| polyrail::Engine::new(config)).raised(py)?;
+        let hooks = Hooks {
+            lets_in_later,
+            ..Hooks::default()
+        };
+        let engine = py.detach(|| polyrail::Engine::with_hooks(config, hooks));
+        let engine = engine.raised(py)?;
         let shared = Arc::new(Shared {
             engine,
             patience,
@@ -207,6 +213,13 @@ impl Engine {
             .engine
             .listening()
             .map(|address| address.to_string())
+    }
+
+    /// Lets peers in, where `lets_in_later` has kept them out.
+    fn let_in(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.check_usable(py)?;
+        self.shared.engine.let_in();
+        Ok(())
     }
 
     /// Whether `close` has been called.

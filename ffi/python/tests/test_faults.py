@@ -94,6 +94,20 @@ def test_who_opens_within_a_time_hears_of_the_last_try(engine):
         engine.open("127.0.0.1:1/mem", within=0.05)
 
 
+def test_who_comes_before_peers_are_let_in_waits_for_the_segment(engine):
+    with polyrail.Engine(name="later", listen="127.0.0.1:0", lets_in_later=True) as later:
+        address = f"{later.listening}/mem"
+        # It is not told that there is no such segment: nobody answers it.
+        with pytest.raises(polyrail.Unreachable, match="not opened within"):
+            engine.open(address, within=0.05)
+        later.allocate(4096, "mem")
+        later.let_in()
+        later.let_in()
+        assert engine.open(address, within=LONG).nbytes == 4096
+    with pytest.raises(polyrail.Closed):
+        later.let_in()
+
+
 def test_of_many_requests_each_has_its_report(targets):
     with polyrail.Engine(**OVER_TCP) as engine:
         target, local, remote = stopped(targets, engine)

@@ -11,7 +11,8 @@ import polyrail
 
 
 async def moves(pages: numpy.typing.NDArray[numpy.int64]) -> None:
-    with polyrail.Engine({"name": "typed"}, listen="127.0.0.1:0", workers=1) as engine:
+    with polyrail.Engine({"name": "typed"}, lets_in_later=True, listen="127.0.0.1:0", workers=1) as engine:
+        engine.let_in()
         local = engine.register(bytearray(4096), name="mem", access="read")
         assert_type(local, polyrail.Memory)
         remote = engine.open("127.0.0.1:7000/mem")

@@ -100,7 +100,7 @@ static void starting(void)
     BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_CONFIG, "/no/such/file.json");
     options.config_file = NULL;
     options.environment = 2;
-    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_ARGUMENT, "environment is 2");
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_ARGUMENT, "environment 2");
     options.environment = 0;
     options.size = 0;
     BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_ARGUMENT, "sizeof(polyrail_options)");
@@ -190,7 +190,7 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     BAD(polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error), POLYRAIL_ERROR_RANGE, "request 0");
     /* The local one has to be local, and the remote one remote. */
     two[0] = request(remote, local, 1);
-    BAD(polyrail_submit(engine, two, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "does not exist on that side");
+    BAD(polyrail_submit(engine, two, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "the remote one was opened");
     polyrail_terms terms = POLYRAIL_NEW(polyrail_terms);
     two[0] = request(local, remote, 1);
     terms.priority = 3;
@@ -418,6 +418,34 @@ static void peers(const char *where)
     GOOD(polyrail_engine_free(engine, &error));
 }
 
+/* A target that lets nobody in before its segment is there: who comes early waits, and is not told that there is none. */
+static void letting_in_later(polyrail_engine engine)
+{
+    char address[128];
+    size_t length = 0;
+    polyrail_options options = POLYRAIL_NEW(polyrail_options);
+    options.config = "{ \"name\": \"later\", \"listen\": \"127.0.0.1:0\", \"workers\": 1 }";
+    options.lets_in_later = 2;
+    polyrail_engine later;
+    BAD(polyrail_engine_start(&options, &later, &error), POLYRAIL_ERROR_ARGUMENT, "lets_in_later 2");
+    options.lets_in_later = 1;
+    GOOD(polyrail_engine_start(&options, &later, &error));
+    GOOD(polyrail_engine_listening(later, address, sizeof address, &length, &error));
+    snprintf(address + length, sizeof address - length, "/mem");
+    polyrail_open_terms terms = POLYRAIL_NEW(polyrail_open_terms);
+    terms.within_ns = SECOND / 20;
+    polyrail_segment offered, remote;
+    BAD(polyrail_segment_open_with(engine, address, &terms, &remote, &error), POLYRAIL_ERROR_CONNECT, "not opened within 50ms");
+    GOOD(polyrail_segment_allocate(later, "mem", 4096, POLYRAIL_ACCESS_REMOTE_READ_WRITE, &offered, &error));
+    GOOD(polyrail_engine_let_in(later, &error));
+    GOOD(polyrail_engine_let_in(later, &error));
+    terms.within_ns = 10 * SECOND;
+    GOOD(polyrail_segment_open_with(engine, address, &terms, &remote, &error));
+    GOOD(polyrail_segment_close(remote, &error));
+    GOOD(polyrail_engine_free(later, &error));
+    BAD(polyrail_engine_let_in(later, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+}
+
 static void callbacks(polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
 {
     struct ended ended = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
@@ -604,6 +632,7 @@ int main(void)
     talking(target, remote, &answers);
     arriving(target, engine, local, remote);
     peers(where);
+    letting_in_later(engine);
     callbacks(engine, local, remote);
     freeing_in_a_callback(where);
     numbers(engine);

@@ -66,7 +66,9 @@ pub struct Hooks {
     /// A folder in which the engine leaves a flight recording, made if it is not there: see
     /// [`Engine::recording`]. Its workers then call core one at a time.
     pub recording: Option<PathBuf>,
-    /// Peers are let in only by [`Engine::let_in`]: who wants to offer segments first. Until then they wait.
+    /// Peers are let in only by [`Engine::let_in`]: for who wants to offer segments first. Until then nobody answers them: opening
+    /// a segment fails after a second, unless it waits ([`OpenTerms::within`](crate::OpenTerms::within)) or follows a peer that
+    /// it had before.
     pub lets_in_later: bool,
 }
 

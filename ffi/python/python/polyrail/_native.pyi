@@ -54,15 +54,20 @@ class Engine:
 
     `config`: a dictionary or the path of a file in JSON; its keys are those of docs/config.md, and so are the keywords, which win.
     Environment variables `POLYRAIL_<KEY>` stand between the two.
+    `lets_in_later`: peers wait until `let_in`, for who wants to register first what they open.
     """
 
-    def __new__(cls, config: dict[str, Any] | str | PathLike[str] | None = None, **keys: Any) -> Self: ...
+    def __new__(
+        cls, config: dict[str, Any] | str | PathLike[str] | None = None, *, lets_in_later: bool = False, **keys: Any
+    ) -> Self: ...
     @property
     def name(self) -> str:
         """What it calls itself to peers."""
     @property
     def listening(self) -> str | None:
         """`"HOST:PORT"` where it listens; `None`: it does not."""
+    def let_in(self) -> None:
+        """Lets peers in, where `lets_in_later` has kept them out. Again, or without that: does nothing."""
     @property
     def closed(self) -> bool:
         """Whether `close` has been called."""
