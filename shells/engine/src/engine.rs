@@ -39,7 +39,9 @@ use crate::wakers::WakerThread;
 use crate::watch::Watch;
 use crate::workers::Workers;
 
-/// An engine. Clones are handles of the same one; the last one dropped shuts it down.
+/// An engine. Clones are handles of the same one; the last one dropped shuts it down, and its segments are gone for peers.
+///
+/// What to call for what is in the [table on the front page](crate#where-to-begin). Everything takes `&self`, from any thread.
 ///
 /// # Fork
 ///

@@ -21,6 +21,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Two hosts
+//!
+//! The target says where it listens, by an address that the other host can reach. Beyond loopback it needs a cluster's key
+//! ([`SecurityConfig`]), or [`Config::insecure`], by which anyone who reaches the port may read and write what is offered. The
+//! initiator opens `HOST:PORT/NAME`; no service keeps a list of engines, so the program brings that address there. If the hosts
+//! share several networks, both name their own addresses in [`Config::rails`]:
+//!
+//! ```
+//! use polyrail::{Config, Engine};
+//!
+//! fn target() -> Result<Engine, Box<dyn std::error::Error>> {
+//!     let rails = vec!["10.1.0.1".parse()?, "10.2.0.1".parse()?];
+//!     let listen = Some("10.1.0.1:7000".parse()?);
+//!     Ok(Engine::new(Config { listen, rails, insecure: true, ..Config::named("target") })?)
+//! }
+//! ```
+//!
+//! # Words
+//!
+//! | word | what it is |
+//! |---|---|
+//! | segment | memory, a file, or memory of a GPU, with a name: [`SegmentId`] |
+//! | request, batch | one read or write between two segments; those that are submitted together: [`Request`], [`Batch`] |
+//! | rail | one local address and one remote address, over one transport: [`RailStatus`] |
+//! | slice | the piece of a request that goes over one rail at a time |
+//! | peer, target, initiator | the engine at the other end; one that offers segments; one that submits |
+//!
 //! # Where to begin
 //!
 //! | to | use | example |
@@ -47,8 +74,10 @@
 //! - A batch ends with a [`Status`]. [`Status::Indeterminate`] says that bytes may still arrive, and
 //!   [`Report::local`] whether memory here may be used. [`Batch::first_failure`] gives the [`Cause`], and [`advice`] what to
 //!   do about it.
-//! - A peer that ends or falls silent: its requests end as [`Status::PeerLost`] or [`Status::Indeterminate`], its
-//!   segments have to be opened again.
+//! - A peer that ends: its requests end as [`Status::PeerLost`], or [`Status::Indeterminate`] where nothing proves the end.
+//!   Its segments have to be opened again, unless they [stand](OpenTerms::standing).
+//! - A peer that falls silent: requests that need it end 2 s after its last sign of life, by the defaults. When it is heard
+//!   again, its segments are as they were.
 //!
 //! # Threads
 //!
@@ -56,6 +85,11 @@
 //! whole program. It has threads of its own and needs no runtime. [`Batch::wait`] does the worker's work on the thread
 //! that waits. A callback runs on a thread of the engine, is short, and waits for no batch. In a forked child all
 //! handles answer `Forked`.
+//!
+//! # What it logs
+//!
+//! Peers that come and go, rails that change and what limits it go to the crate `log`: the program brings a logger, such as
+//! `env_logger`. Nothing of an engine writes to standard output or error by itself.
 //!
 //! # Limits
 //!
