@@ -314,6 +314,25 @@ fn the_unit_file_uses_flags_that_there_are() {
     }
 }
 
+#[test]
+fn the_unit_file_leaves_all_that_a_file_can_say_to_the_file() {
+    let unit = include_str!("../../polyrail.service");
+    // Flags and the environment win over /etc/polyrail.json, so a key that they say could not be changed there.
+    let keys = [
+        "--listen",
+        "--name",
+        "--rails",
+        "--metrics",
+        "--insecure",
+        "POLYRAIL_",
+    ];
+    for line in unit.lines().filter(|line| !line.starts_with('#')) {
+        for key in keys {
+            assert!(!line.contains(key), "{key} in {line}");
+        }
+    }
+}
+
 /// What a target has logged since the last part that was waited for.
 struct Log {
     pipe: std::io::PipeReader,
