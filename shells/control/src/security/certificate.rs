@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -38,9 +38,8 @@ impl ClusterKey {
         targets: &[String],
     ) -> Result<Self, BadPem> {
         let chain = certificates(certificate, "certificate")?;
-        let first = chain.first();
-        let first = first.ok_or_else(|| bad("certificate", "no certificate is in it"))?;
-        name_of(first).ok_or_else(|| bad("certificate", NoName))?;
+        let name = chain.first().and_then(name_of);
+        name.ok_or_else(|| bad("certificate", NoName))?;
         check_between(chain.get(1..).unwrap_or_default()).map_err(|why| bad("certificate", why))?;
         Self::certified_by(chain, key, roots, targets)
     }
@@ -58,8 +57,14 @@ impl ClusterKey {
         let expiry = chain
             .first()
             .and_then(|first| Expiry::of(first, algorithms));
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|why| bad("key", why))?;
-        let shown = CertifiedKey::from_der(chain, key, &provider).map_err(|why| bad("key", why))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|why| match why {
+            pem::Error::NoItemsFound => bad("key", "no private key is in it"),
+            why => bad("key", why),
+        })?;
+        let shown = CertifiedKey::from_der(chain, key, &provider).map_err(|why| match why {
+            Error::InconsistentKeys(_) => bad("key", "it is not that of security/certificate"),
+            why => bad("key", why),
+        })?;
         let mut store = RootCertStore::empty();
         for root in certificates(roots, "roots")? {
             store.add(root).map_err(|why| bad("roots", why))?;
@@ -74,9 +79,13 @@ impl ClusterKey {
     }
 }
 
-fn certificates(pem: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'static>>, BadPem> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    read.map_err(|why| bad(what, why))
+/// All that are in a file, one at least.
+fn certificates(file: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'static>>, BadPem> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(file).collect();
+    match read {
+        Ok(none) if none.is_empty() => Err(bad(what, "no certificate is in it")),
+        read => read.map_err(|why| bad(what, why)),
+    }
 }
 
 /// What is wrong with one of the three that [`ClusterKey::certified`] takes. Nothing of a key is in it.

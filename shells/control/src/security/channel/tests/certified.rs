@@ -162,15 +162,23 @@ fn what_does_not_belong_together_is_said_by_its_key_and_shows_no_secret() {
     let (certificate, key) = authority.issue(&dns());
     let (_, other) = authority.issue(&dns());
     let root = authority.root.as_str();
-    // (certificate, key, roots, what is wrong)
+    // (certificate, key, roots, which is wrong, why)
+    let (no_key, none) = ("no private key is in it", "no certificate is in it");
     let cases = [
-        ("", key.as_str(), root, "certificate"),
-        (&certificate, "", root, "key"),
-        (&certificate, &other, root, "key"),
-        (&certificate, &certificate, root, "key"),
-        (&certificate, &key, "", "roots"),
+        ("", key.as_str(), root, "certificate", none),
+        (&certificate, "", root, "key", no_key),
+        (
+            &certificate,
+            &other,
+            root,
+            "key",
+            "not that of security/certificate",
+        ),
+        (&certificate, &certificate, root, "key", no_key),
+        (&certificate, &key, "", "roots", none),
+        (&certificate, &key, &key, "roots", none),
     ];
-    for (certificate, key, roots, what) in cases {
+    for (certificate, key, roots, what, why) in cases {
         let made = ClusterKey::certified(
             certificate.as_bytes(),
             key.as_bytes(),
@@ -179,6 +187,7 @@ fn what_does_not_belong_together_is_said_by_its_key_and_shows_no_secret() {
         );
         let error = made.unwrap_err();
         assert_eq!(error.what, what, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
         let line = key.lines().nth(1).unwrap_or("-----");
         assert!(!format!("{error} {error:?}").contains(line), "{error}");
     }
