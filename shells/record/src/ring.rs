@@ -138,7 +138,10 @@ impl Ring {
 
     /// Writes what there is to a new file, whatever was written before. Waits for the disk.
     pub fn write(&self) -> io::Result<PathBuf> {
-        self.log.write()
+        self.log.write().map_err(|error| {
+            let folder = self.log.folder.display();
+            io::Error::new(error.kind(), format!("{folder}: {error}"))
+        })
     }
 
     /// Puts something into what workers share.

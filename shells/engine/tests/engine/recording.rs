@@ -366,3 +366,14 @@ fn who_keeps_no_ring_writes_none_and_a_ring_needs_a_folder() {
     let error = Config::from_json(r#"{ "recording": { "ring_mb": 1 } }"#).unwrap_err();
     assert!(error.to_string().contains("recording/folder"), "{error}");
 }
+
+#[test]
+fn a_folder_that_no_ring_can_be_written_to_is_named() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let file = folder.0.join("file");
+    std::fs::write(&file, "").unwrap();
+    let pair = pair_with_ring(&Folder(file.join("ring")), Policy::Spray, 1);
+    let error = pair.initiator.write_ring().unwrap().unwrap_err();
+    assert!(error.to_string().contains("file/ring: "), "{error}");
+}
