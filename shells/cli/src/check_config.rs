@@ -3,14 +3,16 @@
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use polyrail::{ConfigError, Loaded, Sources};
+use polyrail::{Config, ConfigError, Loaded, Sources};
 
 use crate::exit::Failure;
+use crate::security;
 
 /// Checks a configuration file together with the environment: every unknown key (with the nearest known one),
 /// wrong type and value out of range, each with its place.
 ///
-/// If nothing is wrong, prints the values that differ from their defaults and where each was said.
+/// If nothing is wrong, prints the values that differ from their defaults and where each was said. Notes say what else is
+/// needed to start with it on this host: a flag, or files of keys that can be read.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  polyrail check-config polyrail.json\n  \
     polyrail check-config --reference | less")]
@@ -33,12 +35,22 @@ pub(crate) fn run(args: &CheckConfigArgs) -> Result<(), Failure> {
         _ => Sources::new().file(file),
     };
     match sources.environment().load() {
-        Ok(loaded) => print(&good(&loaded)),
+        Ok(mut loaded) => {
+            loaded.notes.extend(hindrances(&loaded.config));
+            print(&good(&loaded))
+        }
         Err(error) => {
             print(&format!("{error}\n"))?;
             Err(bad(&file.display().to_string(), &error))
         }
     }
+}
+
+/// What keeps an engine with this from starting on this host, or without a flag besides.
+fn hindrances(config: &Config) -> impl Iterator<Item = String> + use<> {
+    let key = config.security.fingerprint().err();
+    let key = key.map(|error| format!("no engine starts with it on this host: {error}"));
+    security::out_of_reach(config).into_iter().chain(key)
 }
 
 fn standard_input() -> Result<String, Failure> {

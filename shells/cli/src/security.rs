@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use polyrail::{Config, Payload};
@@ -31,6 +32,32 @@ pub(crate) fn run(args: &KeygenArgs) -> Result<(), Failure> {
         .map_err(Failure::output)
 }
 
+/// What keeps an engine from listening where this configuration says. The engine checks it as well, but it cannot name our
+/// flags.
+pub(crate) fn out_of_reach(config: &Config) -> Option<String> {
+    if config.insecure {
+        return None;
+    }
+    let listen = config.listen.iter().map(SocketAddr::ip);
+    let rails = config.listen.iter().flat_map(|_| &config.rails);
+    let lanes_are_encrypted = config.security.payload == Payload::Encrypt;
+    let ports = listen.chain(rails.copied());
+    let beyond = |address: &IpAddr| !address.is_loopback();
+    if let Some(address) = ports.filter(|_| !lanes_are_encrypted).find(beyond) {
+        return Some(format!(
+            "{address} is beyond loopback, where anybody on the way could use this memory; give --insecure on a network that you \
+             trust, listen on 127.0.0.1, or set security/key_file and security/payload encrypt"
+        ));
+    }
+    let metrics = config.metrics.map(|metrics| metrics.ip()).filter(beyond);
+    metrics.map(|address| {
+        format!(
+            "{address} is beyond loopback, where anybody could read metrics; give --insecure to accept that, or 127.0.0.1 for \
+             --metrics"
+        )
+    })
+}
+
 /// Who comes in and what is in clear, in one line.
 pub(crate) fn line(key: Option<impl Display>, config: &Config) -> String {
     let (key, control) = match key {
@@ -49,7 +76,7 @@ pub(crate) fn line(key: Option<impl Display>, config: &Config) -> String {
         (_, "tls", Payload::Encrypt) => "members only, beyond loopback too",
         (false, ..) => "loopback only",
         (true, "tls", Payload::Off) => "insecure: beyond loopback too, with lanes in clear",
-        (true, ..) => "insecure: whoever reaches the port comes in",
+        (true, ..) => "insecure: anyone who reaches the port comes in",
     };
     format!("security {what}={key} control={control} lanes={lanes}, {reach}")
 }
@@ -57,6 +84,61 @@ pub(crate) fn line(key: Option<impl Display>, config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_listen_where_is_said_with_what_would_be_right() {
+        // (listen, metrics, insecure, encrypted, parts of what is said)
+        let at = "10.0.0.2:7000";
+        let cases: [(_, _, _, _, &[&str]); 7] = [
+            (Some("127.0.0.1:7000"), Some("[::1]:9"), false, false, &[]),
+            (
+                Some(at),
+                None,
+                false,
+                false,
+                &["10.0.0.2", "--insecure", "security/payload encrypt"],
+            ),
+            (Some(at), None, false, true, &[]),
+            (Some(at), Some("10.0.0.2:9"), true, false, &[]),
+            (
+                Some(at),
+                Some("10.0.0.3:9"),
+                false,
+                true,
+                &["10.0.0.3", "--metrics"],
+            ),
+            (
+                Some("127.0.0.1:7000"),
+                Some("10.0.0.3:9"),
+                false,
+                false,
+                &["10.0.0.3", "--metrics"],
+            ),
+            // Who does not listen lets nobody in over its rails.
+            (None, None, false, false, &[]),
+        ];
+        for (listen, metrics, insecure, encrypted, parts) in cases {
+            let address = |text: &str| text.parse().unwrap();
+            let mut config = Config {
+                listen: listen.map(address),
+                metrics: metrics.map(address),
+                rails: listen.map_or_else(|| vec!["10.0.0.1".parse().unwrap()], |_| Vec::new()),
+                insecure,
+                ..Config::default()
+            };
+            if encrypted {
+                config.security.payload = Payload::Encrypt;
+            }
+            let said = out_of_reach(&config);
+            assert_eq!(
+                said.is_none(),
+                parts.is_empty(),
+                "{listen:?} {metrics:?}: {said:?}"
+            );
+            let said = said.unwrap_or_default();
+            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        }
+    }
 
     #[test]
     fn the_line_says_what_is_kept_out() {
@@ -76,7 +158,7 @@ mod tests {
                 true,
                 [
                     "key=none control=clear lanes=clear",
-                    "whoever reaches the port",
+                    "anyone who reaches the port",
                 ],
             ),
             (

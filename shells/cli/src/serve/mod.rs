@@ -91,8 +91,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let loaded = args.settings.load_whole()?;
     let mut said = Said::new(&loaded.effective);
     let mut config = config(args, loaded.config);
-    check_reach(&config)?;
+    if let Some(why) = security::out_of_reach(&config) {
+        return Err(Failure::Usage(why));
+    }
     args.memory_kind.check()?;
+    if args.prefault && args.memory_kind == MemoryKind::Cpu {
+        check_available(args.memory)?;
+    }
     // Signals are caught before anybody can know that we run.
     let questions = signals::asked(args.end_with_stdin)?;
     let name = config.name.clone();
@@ -148,20 +153,26 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     })
 }
 
-/// The engine checks this as well, but it cannot name our flags.
-fn check_reach(config: &Config) -> Result<(), Failure> {
-    let listen = config.listen.iter().map(SocketAddr::ip);
-    let beyond = listen
-        .chain(config.metrics.iter().map(SocketAddr::ip))
-        .chain(config.rails.iter().copied())
-        .find(|address| !address.is_loopback());
-    match beyond {
-        Some(address) if !config.insecure => Err(Failure::Usage(format!(
-            "{address} is beyond loopback, where anybody could use this memory or read its metrics; \
-             give --insecure to accept that, or listen on 127.0.0.1"
+/// Memory that is not there would end this process by a signal, and perhaps others with it.
+fn check_available(bytes: u64) -> Result<(), Failure> {
+    match available_bytes() {
+        Some(available) if available < bytes => Err(Failure::Environment(format!(
+            "cannot offer --memory {} with --prefault: {} are available on this host (MemAvailable in /proc/meminfo)",
+            sizes::show_size(bytes),
+            sizes::show_size(available >> 20 << 20),
         ))),
         _ => Ok(()),
     }
+}
+
+/// What the kernel says could be taken without anything having to go.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// What flags make of what file and environment say.

@@ -100,6 +100,21 @@ fn a_good_file_shows_what_differs_from_the_defaults() {
 }
 
 #[test]
+fn what_keeps_a_target_from_starting_on_this_host_is_noted() {
+    let open = r#"{ "listen": "10.0.0.2:7000", "security": { "key_file": "/no/such.key" } }"#;
+    let file = ConfigFile::new("hindered", open);
+    let ended = run(&format!("check-config {}", file.path())).expect(0);
+    for part in [
+        "note: 10.0.0.2 is beyond",
+        "--insecure",
+        "note: no engine starts",
+        "/no/such.key",
+    ] {
+        assert!(ended.stdout.contains(part), "{part}: {}", ended.stdout);
+    }
+}
+
+#[test]
 fn a_file_that_is_not_there_is_a_usage_error() {
     for line in ["check-config", "serve --config", "bench --config"] {
         let ended = run(&format!("{line} /no/such/file.json")).expect(2);

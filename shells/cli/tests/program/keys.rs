@@ -122,7 +122,7 @@ fn what_is_started_says_which_key_it_has() {
     assert_eq!(line(""), without);
     assert_eq!(
         line("--insecure"),
-        "security key=none control=clear lanes=clear, insecure: whoever reaches the port comes in"
+        "security key=none control=clear lanes=clear, insecure: anyone who reaches the port comes in"
     );
     assert!(
         run(&format!("topo {member}"))

@@ -81,6 +81,16 @@ fn memory_that_cannot_be_had_is_the_environments_fault_and_named() {
 }
 
 #[test]
+fn memory_that_is_to_be_there_and_is_not_ends_nothing_by_a_signal() {
+    // No address space has so much, so without a look at what is available the kernel would say so.
+    run("serve --memory 1000TiB --prefault").expect(3).names(&[
+        "--prefault",
+        "1000TiB",
+        "MemAvailable",
+    ]);
+}
+
+#[test]
 fn a_reader_that_left_is_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
