@@ -1,6 +1,7 @@
 //! Sessions that peers have with this engine: who, from where, since when, and how much they have moved.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,25 @@ pub struct SessionStatus {
     pub seconds: f64,
     /// Bytes that have gone between the two since they met, both directions, as the peer counts them: about half a second ago.
     pub bytes: u64,
+}
+
+impl fmt::Display for SessionStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            peer,
+            member,
+            address,
+            seconds,
+            bytes,
+        } = self;
+        let member = member.as_ref();
+        let member = member.map_or(String::new(), |name| format!(", certificate of {name},"));
+        let moved = *bytes as f64 / 1e9;
+        write!(
+            f,
+            "session of \"{peer}\"{member} at {address}: {seconds:.1} s, {moved:.3} GB moved"
+        )
+    }
 }
 
 struct Known {
@@ -124,5 +144,34 @@ impl Guests {
             }
         };
         all.into_iter().map(status).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::stats::Stats;
+
+    #[test]
+    fn what_a_target_says_of_itself_names_its_sessions() {
+        let status = |peer: &str, member: Option<&str>| SessionStatus {
+            peer: peer.to_owned(),
+            member: member.map(str::to_owned),
+            address: "10.0.0.1:4711".to_owned(),
+            seconds: 12.34,
+            bytes: 1_471_000_000,
+        };
+        let stats = Stats {
+            sessions: vec![
+                status("bench", None),
+                status("cp", Some("spiffe://example/a")),
+            ],
+            ..Stats::default()
+        };
+        let expected = "session of \"bench\" at 10.0.0.1:4711: 12.3 s, 1.471 GB moved\n\
+             session of \"cp\", certificate of spiffe://example/a, at 10.0.0.1:4711: 12.3 s, 1.471 GB moved\n\
+             tent_transport_failover_total 0";
+        assert_eq!(stats.to_string(), expected);
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use polyrail_control::plane::Rails;
 use polyrail_core::plan::PLAN_RAILS_MAX;
+use polyrail_transport::complain;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::Engine;
@@ -174,10 +175,10 @@ impl Engine {
                 continue;
             }
             match is_there {
-                true => log::info!("{address} is there: rails from it are used"),
-                false => {
-                    log::info!("{address} is gone: rails from it are paused until it is there")
-                }
+                true => complain!("{address} is there: rails from it are used"),
+                false => complain!(
+                    "{address} is not there: no interface that is up has it; rails from it are paused until one has"
+                ),
             }
             has_come |= is_there;
             self.inner

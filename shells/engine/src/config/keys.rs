@@ -1169,6 +1169,14 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
         text: "needs both ends to see the same rails from the start, so that none can come later: `rails` would be right",
     },
     Relation {
+        paths: ["path/supplementary", "rails"],
+        holds: |config| {
+            let is_rail = |address| config.rails.contains(address);
+            config.rails.is_empty() || config.path.supplementary.iter().all(is_rail)
+        },
+        text: "has an address that `rails` has not: it says which of these are of the fabric that ends at the island's border",
+    },
+    Relation {
         paths: ["recording/ring_mb", "recording/folder"],
         holds: |config| config.recording.ring_mb == 0 || !config.recording.folder.is_empty(),
         text: "needs recording/folder, which says where the files go",

@@ -45,7 +45,7 @@ pub fn metrics_reference() -> String {
 const HEAD: &str = "\
 # Metrics
 
-For who runs engines under a monitoring system. `polyrail top --reference` prints this page.
+This page is for people who run engines under a monitoring system. `polyrail top --reference` prints this page.
 
 `serve --metrics 127.0.0.1:9090`, the key `metrics` of any engine's configuration (`POLYRAIL_METRICS` in its
 environment), or `Engine::expose` in a program answer HTTP: `/metrics` in OpenMetrics, which Prometheus reads;
@@ -60,6 +60,15 @@ polyrail top 127.0.0.1:9090
 
 `shells/cli/grafana.json` is a dashboard for Grafana, and `shells/cli/alerts.json` are rules for Prometheus (JSON is
 YAML): `rule_files: [alerts.json]`. What to do about what they say: [failures.md](failures.md).
+
+## Whom to scrape
+
+The engine that submits has rails, requests, lanes and waits for room: the one in a program's process
+(`POLYRAIL_METRICS=127.0.0.1:9091` in its environment), `cp` or `bench`. A target that only serves has
+`polyrail_sessions`, limits, slots and `polyrail_lanes_denied_total`, and no rails. What each peer has moved is in
+its `/stats`, in `polyrail top`, and in its log when a session ends.
+
+## All of them
 
 Deadlines that were missed, requests that were cancelled and those that nobody can tell the end of are outcomes of
 `polyrail_requests_total`: `DeadlineExceeded`, `Cancelled`, `Indeterminate`. What is indeterminate is settled once

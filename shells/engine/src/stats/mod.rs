@@ -145,7 +145,7 @@ pub struct DeviceTraffic {
 }
 
 impl fmt::Display for Stats {
-    /// One line for each device, worker and lane, then the counter of failovers.
+    /// One line for each device, worker, lane and session, then the counter of failovers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for row in &self.devices {
             writeln!(
@@ -163,6 +163,9 @@ impl fmt::Display for Stats {
         }
         for lane in &self.lanes {
             writeln!(f, "{lane}")?;
+        }
+        for session in &self.sessions {
+            writeln!(f, "{session}")?;
         }
         if self.failovers.is_empty() {
             return f.write_str("tent_transport_failover_total 0");

@@ -171,6 +171,11 @@ fn what_is_wrong_is_said_with_place_value_and_what_would_be_right() {
             &["heartbeat_ms"],
         ),
         (
+            r#"{"rails": ["10.0.0.1", "10.9.0.1"], "path": {"supplementary": ["10.9.0.2"]}}"#,
+            "f.json:1:49: path/supplementary: has an address that `rails` has not",
+            &[],
+        ),
+        (
             r#"{"transports": {"tcp": {"min_bandwidth_gbps": 900}}}"#,
             "f.json:1:26: transports/tcp/min_bandwidth_gbps: is more than",
             &["max_bandwidth_gbps"],
