@@ -22,14 +22,14 @@ fn a_policy_of_another_crate_has_its_row_its_json_and_its_page() {
     let (setup, runs) = example::compare(&text).expect("it is right");
     let own = &runs[0].outcome.report;
     assert_eq!((own.violations, own.failed_requests), (0, 0));
-    assert_eq!(own.policy, "two-choices");
+    assert_eq!(own.policy, "choices-2");
     assert!(own.rails.iter().all(|rail| rail.bytes > 0), "{own:?}");
     let table = report::table(runs.iter().map(|run| &run.outcome.report));
     assert_eq!(table.lines().count(), 2 + POLICIES.len(), "{table}");
     let json = runs[0].outcome.to_json();
-    assert!(json.contains("\"policy\":\"two-choices\""), "{json}");
+    assert!(json.contains("\"policy\":\"choices-2\""), "{json}");
     let page = picture::page(&setup, &runs, 0);
-    assert!(page.contains("policy <b>two-choices</b>") && page.contains("round-robin"));
+    assert!(page.contains("policy <b>choices-2</b>") && page.contains("round-robin"));
     // And once more, to the byte.
     let (_, again) = example::compare(&text).expect("it is right");
     assert_eq!(json, again[0].outcome.to_json());
@@ -90,15 +90,29 @@ fn a_policy_that_never_answers_ends_in_a_verdict() {
     );
 }
 
-/// What the page shows is what is run here.
 #[test]
-fn the_page_s_blocks_are_the_example_s() {
+fn a_sweep_has_a_row_for_each_parameter_and_seed() {
+    let csv = example::sweep(&short("slowed-rail", "4"), 2).expect("it is right");
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows[0][..3], ["choices", "seed", "gbytes_per_sec"]);
+    let keys: Vec<_> = rows[1..].iter().map(|row| row[..2].join(" ")).collect();
+    assert_eq!(
+        keys,
+        ["1 1", "1 2", "2 1", "2 2", "3 1", "3 2", "4 1", "4 2"]
+    );
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{csv}");
+    // What is varied matters.
+    assert_ne!(rows[1][2], rows[5][2], "{csv}");
+}
+
+/// What the page shows is what is run here, and all of it.
+#[test]
+fn the_page_s_blocks_are_the_example() {
     let page = include_str!("../../docs/own-policy.md");
     let example = include_str!("../examples/own_policy.rs");
-    let blocks: Vec<_> = page.split("```rust\n").skip(1).collect();
-    assert_eq!(blocks.len(), 3);
-    for block in blocks {
-        let block = block.split("```").next().unwrap_or_default();
-        assert!(example.contains(block), "{block}");
-    }
+    let blocks = page.split("```rust\n").skip(1);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default());
+    let program = blocks.collect::<Vec<_>>().join("\n");
+    let (_, code) = example.split_once("\n\n").expect("its comment, then code");
+    assert_eq!(program, code);
 }
