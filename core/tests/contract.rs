@@ -495,6 +495,7 @@ fn go_on(rig: &mut Rig<'_>) {
     while rig.now < until {
         rig.turn(until);
     }
+    rig.turn(until);
 }
 
 /// What is told of a runtime with a flaw by the script.
