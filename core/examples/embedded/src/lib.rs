@@ -89,6 +89,12 @@ impl Tables {
     }
 }
 
+impl Default for Tables {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Says which rails there are, to core's shared tables and, as a plan, to the worker.
 fn install(shared: &Shared<'_>, core: &mut Core<'_>) -> Option<()> {
     let mut transport = PlanTransport {
