@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use polyrail::{Access, Config, Engine};
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -38,7 +40,7 @@ fn compiler(variable: &str, usual: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| usual.to_owned())
 }
 
-fn compile_and_run(compiler: &str, standard: &str, source: &Path) -> String {
+fn compile_and_run(compiler: &str, standard: &str, source: &Path, words: &[String]) -> String {
     let built = tempfile::tempdir().unwrap();
     let program = built.path().join("program");
     let mut build = Command::new(compiler);
@@ -53,12 +55,13 @@ fn compile_and_run(compiler: &str, standard: &str, source: &Path) -> String {
     said(&format!("{build:?}"), build.output().unwrap());
     said(
         &source.display().to_string(),
-        Command::new(&program).output().unwrap(),
+        Command::new(&program).args(words).output().unwrap(),
     )
 }
 
 fn run_c(source: &str) -> String {
-    compile_and_run(&compiler("CC", "cc"), "-std=c11", &folder().join(source))
+    let source = folder().join(source);
+    compile_and_run(&compiler("CC", "cc"), "-std=c11", &source, &[])
 }
 
 #[test]
@@ -95,21 +98,56 @@ fn whatever_a_program_does_wrong_it_is_told() {
 }
 
 /// A machine need not have a compiler for C++; that of `.ci/run` has.
+fn cpp() -> Option<String> {
+    let compiler = compiler("CXX", "c++");
+    if Command::new(&compiler).arg("--version").output().is_ok() {
+        return Some(compiler);
+    }
+    let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    assert!(!must, "{compiler} is not there, and CI=true");
+    eprintln!("skipped: {compiler} is not there");
+    None
+}
+
 #[test]
 fn owners_in_cpp_free_what_they_own() {
-    let compiler = compiler("CXX", "c++");
-    let there = Command::new(&compiler).arg("--version").output().is_ok();
-    if !there {
-        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
-        assert!(!must, "{compiler} is not there, and CI=true");
-        eprintln!("skipped: {compiler} is not there");
-        return;
-    }
+    let Some(compiler) = cpp() else { return };
     let source = folder().join("examples/owners.cpp");
-    let said = compile_and_run(&compiler, "-std=c++17", &source);
+    let said = compile_and_run(&compiler, "-std=c++17", &source, &[]);
     assert!(
         said.contains("request 0: 1 bytes from offset 1048576 end past"),
         "{said}"
     );
     assert!(said.ends_with("ok\n"), "{said}");
+}
+
+/// The block of `docs/c.md` in this language, in a file of its own, writes to a target that is not its own.
+fn run_of_the_page(compiler: &str, standard: &str, language: &str) {
+    let page = std::fs::read_to_string(folder().join("../docs/c.md")).unwrap();
+    let fence = format!("\n```{language}\n");
+    let (_, block) = page.split_once(&fence).expect("the page has a program");
+    let (program, _) = block.split_once("\n```\n").unwrap();
+    let written = tempfile::tempdir().unwrap();
+    let source = written.path().join(format!("initiator.{language}"));
+    std::fs::write(&source, program).unwrap();
+    let target = Engine::new(Config {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::named("target")
+    });
+    let target = target.unwrap();
+    let name = "offered";
+    target
+        .allocate(name, 65_536, Access::RemoteReadWrite)
+        .unwrap();
+    let address = format!("{}/{name}", target.listening().unwrap());
+    let said = compile_and_run(compiler, standard, &source, &[address]);
+    assert_eq!(said, "Completed: 65536 bytes\n");
+}
+
+#[test]
+fn the_programs_of_the_page_write_to_who_they_are_told() {
+    run_of_the_page(&compiler("CC", "cc"), "-std=c11", "c");
+    if let Some(compiler) = cpp() {
+        run_of_the_page(&compiler, "-std=c++17", "cpp");
+    }
 }
