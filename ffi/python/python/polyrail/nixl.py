@@ -48,6 +48,13 @@ class _Wheel:
         return self.site / f".{self.module}.mesonpy.libs"
 
 
+def _missing() -> str:
+    return (
+        f"{PLUGIN} is not there: this package was built without it; in the source, run "
+        "`ffi/nixl/build ffi/python/python/polyrail`, and install the package again"
+    )
+
+
 def _wheels() -> list[_Wheel]:
     found = []
     for name in _WHEELS:
@@ -88,7 +95,7 @@ def plugin_dir(folder: str | os.PathLike[str] | None = None) -> str:
         names = wanted or " or ".join(_WHEELS)
         raise FileNotFoundError(f"{names} is not installed beside {sys.executable}")
     if not PLUGIN.is_file():
-        raise FileNotFoundError(f"{PLUGIN} is not there: this package was built without it")
+        raise FileNotFoundError(_missing())
     if folder is None:
         folder = _cache() / f"{wheel.name}-{wheel.version}-{zlib.crc32(str(wheel.site).encode()):08x}"
     root = Path(folder).resolve()
@@ -145,7 +152,7 @@ print("64 KiB from one agent to another: they are there")
 def _check() -> bool:
     """Says what is there and what is wrong."""
     if not PLUGIN.is_file():
-        print(f"wrong: {PLUGIN} is not there: this package was built without it")
+        print(f"wrong: {_missing()}")
         return False
     print(f"plug-in: {PLUGIN}")
     wheels = _wheels()
