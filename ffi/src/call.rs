@@ -55,13 +55,7 @@ impl Answerer {
 }
 
 impl Calls for Answerer {
-    fn call(
-        &self,
-        _: &Engine,
-        _: &Caller,
-        method: u16,
-        body: &[u8],
-    ) -> Result<Vec<u8>, String> {
+    fn call(&self, _: &Engine, _: &Caller, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
         let mut buffer = self.buffer.lock().unwrap_or_else(|e| e.into_inner());
         let mut length = 0;
         let (from, to) = (body.as_ptr(), buffer.as_mut_ptr());

@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Batch, Caller, Calls, Cause, CompletionQueue, Config, DomainConfig, Engine, Faults, FileTerms,
-    Hooks, Op, RailId, Region, Request, SecurityConfig, SegmentId, Status,
+    Access, Batch, Caller, Calls, Cause, CompletionQueue, Config, DomainConfig, Engine, Faults,
+    FileTerms, Hooks, Op, RailId, Region, Request, SecurityConfig, SegmentId, Status,
 };
 
 /// Longer than any end takes; only a failing test waits for it.

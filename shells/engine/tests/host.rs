@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Caller, Calls, Cause, Config, Engine, FileTerms, Hooks, Local, Op, RegisterError, Remote,
-    Report, Request, SegmentId, Status,
+    Access, Caller, Calls, Cause, Config, Engine, FileTerms, Hooks, Local, Op, RegisterError,
+    Remote, Report, Request, SegmentId, Status,
 };
 use polyrail_transport::mishap;
 use rustix::process::{Resource, Rlimit, setrlimit};

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Batch, Caller, Calls, Cause, Config, Engine, Faults, Hooks, Local, Op, Plugin, RailId, Region,
-    Remote, Request, SegmentId, Status,
+    Access, Batch, Caller, Calls, Cause, Config, Engine, Faults, Hooks, Local, Op, Plugin, RailId,
+    Region, Remote, Request, SegmentId, Status,
 };
 use polyrail_shm::ShmTransport;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};

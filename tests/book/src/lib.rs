@@ -15,6 +15,11 @@ pub use sources::sources;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Its program runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/quickstart.md")]
+struct Quickstart;
+
 /// Its programs compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/rust.md")]

@@ -43,7 +43,13 @@ impl Filler {
 }
 
 impl Calls for Filler {
-    fn call(&self, engine: &Engine, _: &Caller, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+    fn call(
+        &self,
+        engine: &Engine,
+        _: &Caller,
+        method: u16,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
         let (seed, name) = body.split_first_chunk().ok_or("too short")?;
         let name = std::str::from_utf8(name).map_err(|e| e.to_string())?;
         if method == TAKE_BACK {
