@@ -172,6 +172,15 @@ mod tests {
     /// Another user, where this one is root.
     const NOBODY: u32 = 65_534;
 
+    /// Says that it is over when it is dropped.
+    struct Ends<'a>(&'a AtomicBool);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+
     fn start(name: &str) -> (Vec<u8>, Acceptor, Receiver<Newcomer>) {
         let name = format!("polyrail-{name}-{}", std::process::id()).into_bytes();
         let listener = Arc::new(packets::listen_at(&name).unwrap());
@@ -204,6 +213,8 @@ mod tests {
         let (name, acceptor, handed) = start("strangers");
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
+            // Also if it fails: else it would wait for them.
+            let _ends = Ends(&over);
             for _ in 0..2 {
                 scope.spawn(|| {
                     // This thread alone.
@@ -232,7 +243,6 @@ mod tests {
                 assert_eq!(heard(newcomer), Some(word));
                 drop(said);
             }
-            over.store(true, SeqCst);
         });
         drop(acceptor);
         assert!(handed.recv().is_err(), "a stranger was handed over");
