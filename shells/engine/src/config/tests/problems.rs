@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn what_is_wrong_is_said_with_place_value_and_what_would_be_right() {
     // (configuration, the one problem's text begins, and names)
-    let cases: [(&str, &str, &[&str]); 35] = [
+    let cases: [(&str, &str, &[&str]); 36] = [
         ("", "f.json:1:1: no JSON", &["EOF"]),
         ("[]", "f.json:1:1: a configuration is an object", &["{"]),
         ("{\"policy\": \"spray\"", "f.json:1:18: no JSON", &[]),
