@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use polyrail_transport::memory::LOANS_MAX;
 
 use crate::afterwards::Afterwards;
+use crate::answering::Answering;
 use crate::config::HealthConfig;
 use crate::engine::{Engine, Inner, Program};
 use crate::once::Once;
@@ -99,6 +100,7 @@ impl Inner {
             self.workers.join();
             self.staging.join();
             self.tasks.join();
+            self.answering.iter().for_each(Answering::join);
             self.watch.join();
         }
     }
@@ -135,6 +137,7 @@ impl Inner {
         self.mail.desk.inbox.close();
         self.sessions.news.close();
         self.tasks.stop();
+        self.answering.iter().for_each(Answering::stop);
         self.watch.stop();
         // Whoever waits for room hears that there is none.
         self.waker_thread.room_came();

@@ -14,6 +14,7 @@ use polyrail_record::Cut as RecordingCut;
 use polyrail_transport::clock::Clock;
 use serde::{Serialize, Serializer};
 
+use crate::answering::Answering;
 use crate::config::Config;
 use crate::delivery::Mail;
 use crate::descriptors;
@@ -100,6 +101,8 @@ pub(crate) struct Inner {
     /// The addresses that peers can come in at.
     pub(crate) entrances: Mutex<BTreeSet<IpAddr>>,
     pub(crate) tasks: Tasks,
+    /// What carries peers' calls out, if the program takes any.
+    pub(crate) answering: Option<Answering>,
     pub(crate) watch: Watch,
     pub(crate) ending: Ending,
 }

@@ -103,6 +103,7 @@
 
 mod advice;
 mod afterwards;
+mod answering;
 mod arrivals;
 mod at_once;
 mod batch;

@@ -17,6 +17,7 @@ use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::memory::{Region, TrustDomain};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
+use crate::answering::{Asked, Waiting};
 use crate::config::PathConfig;
 use crate::domains::Domains;
 use crate::fabric::Fabric;
@@ -29,7 +30,7 @@ use crate::post::{Command, Post};
 use crate::segments::Segments;
 use crate::sessions::Said;
 use crate::staging::{StagerCell, Word};
-use crate::task::{Task, Waiting};
+use crate::task::Task;
 use crate::transports::Transports;
 
 pub(crate) struct Reception {
@@ -38,8 +39,10 @@ pub(crate) struct Reception {
     pub(crate) transports: Arc<Transports>,
     pub(crate) posts: Vec<Arc<Post>>,
     pub(crate) tasks: Sender<Task>,
-    /// Calls among them.
-    pub(crate) calls: Waiting,
+    /// Where peers' calls wait; without it they are refused.
+    pub(crate) calls: Option<Arc<Waiting>>,
+    /// What the engine is called.
+    pub(crate) name: String,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) path: PathConfig,
     pub(crate) machine: Arc<Machine>,
@@ -100,16 +103,17 @@ impl Handler for Reception {
         let Some(caller) = self.guests.who(session) else {
             return answer(Err("the session is over".into()));
         };
-        let Some(room) = self.calls.take(body.len()) else {
-            return answer(Err("too many calls wait to be carried out".into()));
+        let Some(calls) = &self.calls else {
+            let name = &self.name;
+            let text = format!("the program of engine \"{name}\" takes no calls");
+            return answer(Err(text));
         };
-        // Dropped unanswered if the engine is ending; the caller has a timeout.
-        let _ = self.tasks.send(Task::Call {
+        calls.add(Asked {
+            session,
             caller,
             method,
             body,
             answer,
-            room,
         });
     }
 

@@ -19,6 +19,7 @@ use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
 use polyrail_uring::FileTable;
 
+use crate::answering::{Answering, Waiting};
 use crate::calls::Calls;
 use crate::config::{Config, CoreConfig, Payload};
 use crate::delivery::Mail;
@@ -45,7 +46,7 @@ use crate::segments::{SCRATCH_NAME, SegmentId, Segments};
 use crate::sessions::{Said, Sessions};
 use crate::staging::{EngineCell, StagerCell, Staging};
 use crate::stats::Failovers;
-use crate::task::{Task, Tasks, Waiting};
+use crate::task::{Task, Tasks};
 use crate::transports::{Plugin, Transports};
 use crate::wakers::WakerThread;
 use crate::watch::Watch;
@@ -133,6 +134,8 @@ impl Engine {
             hooks.faults.clone(),
         )?);
         let (tasks, task_queue) = channel();
+        // Without them there is nobody to carry calls out.
+        let waiting = hooks.calls.is_some().then(Arc::<Waiting>::default);
         let clock = Clock::start();
         let waker_thread = Arc::<WakerThread>::default();
         let shell = Shell {
@@ -147,6 +150,7 @@ impl Engine {
             inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
             stager: Arc::default(),
             said: Arc::default(),
+            calls: waiting.clone(),
             tasks,
             clock,
             transports,
@@ -225,7 +229,11 @@ impl Engine {
             guests,
             outside: Mutex::new(outside),
             entrances: Mutex::new(entrances),
-            tasks: Tasks::new(shell.tasks, hooks.calls),
+            tasks: Tasks::new(shell.tasks),
+            answering: hooks
+                .calls
+                .zip(waiting)
+                .map(|(calls, waiting)| Answering::new(calls, waiting)),
             watch: Watch::default(),
             ending: Ending::default(),
         });
@@ -236,6 +244,10 @@ impl Engine {
         tasks
             .start(task_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
+        if let Some(answering) = &engine.inner.answering {
+            let started = answering.start(engine.downgrade());
+            started.map_err(system("start a thread"))?;
+        }
         Ok(engine)
     }
 }
@@ -250,6 +262,7 @@ struct Shell {
     stager: Arc<StagerCell>,
     said: Arc<Said>,
     tasks: Sender<Task>,
+    calls: Option<Arc<Waiting>>,
     inbox: Arc<Inbox>,
 }
 
@@ -276,7 +289,8 @@ impl Shell {
             transports: self.transports.clone(),
             posts: self.posts.clone(),
             tasks: self.tasks.clone(),
-            calls: Waiting::default(),
+            calls: self.calls.clone(),
+            name: config.name.clone(),
             stager: self.stager.clone(),
             said: self.said.clone(),
             inbox: self.inbox.clone(),

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Caller, Calls, Cause, Config, Engine, FileTerms, Hooks, Local, Op, RegisterError,
-    Remote, Report, Request, SegmentId, Status,
+    Access, CallError, Caller, Calls, Cause, Config, Engine, FileTerms, Hooks, Local, Op,
+    RegisterError, Remote, Report, Request, SegmentId, Status,
 };
 use polyrail_transport::mishap;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -320,16 +320,21 @@ fn a_target_whose_control_thread_panics_is_silent() {
 }
 
 #[test]
-fn a_task_that_panics_is_not_answered_and_the_next_one_is() {
+fn a_call_whose_thread_panics_is_not_answered_and_the_next_one_is() {
     let target = Target::start(MIB);
     let initiator = Initiator::new(&target.address, &[]);
-    initiator.call("polyrail-task").unwrap();
+    initiator.call("polyrail-call").unwrap();
     let error = initiator.call("").unwrap_err();
     assert!(error.contains("unanswered"), "{error}");
     assert_eq!(initiator.call(""), Ok(vec![1]));
     initiator.completes();
     initiator.ends();
     target.ends();
+}
+
+#[test]
+fn an_engine_whose_task_panics_carries_the_next_one_out() {
+    in_a_process("task", MIB);
 }
 
 #[test]
@@ -371,6 +376,7 @@ fn files_are_read_and_written_by_who_may_lock_no_memory() {
 fn case(name: &str, address: &str) {
     match name {
         "control" => control(address),
+        "task" => task(address),
         "stage" => stage(address),
         "descriptors" => descriptors(address),
         "address-space" => no_address_space(address),
@@ -393,6 +399,35 @@ fn control(address: &str) {
     ] {
         assert!(error.contains("\"initiator\" is shut down"), "{error}");
     }
+    initiator.ends();
+}
+
+fn task(address: &str) {
+    let initiator = Initiator::new(address, &[]);
+    // Their ends are tasks.
+    let others = [Target::start(MIB), Target::start(MIB)];
+    let mut opened = Vec::new();
+    for other in &others {
+        let remote = format!("{}/mem", other.address);
+        opened.push(initiator.engine.open_segment(&remote).unwrap());
+    }
+    let [first, second] = others;
+    arm("polyrail-task");
+    drop(first);
+    until_it_has_happened();
+    drop(second);
+    let deadline = Instant::now() + PATIENCE;
+    let lost = |segment| {
+        let asked = initiator.engine.call(segment, 0, b"", PATIENCE);
+        matches!(asked, Err(CallError::PeerLost { .. }))
+    };
+    while !lost(opened[1]) {
+        assert!(Instant::now() < deadline, "the second one is not lost");
+        std::thread::yield_now();
+    }
+    let (status, report) = initiator.write(initiator.local, opened[0]);
+    eprintln!("FIRST {status:?} {report:?}");
+    initiator.completes();
     initiator.ends();
 }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use polyrail::{Access, Caller, Calls, Engine, Hooks, SegmentId};
+use polyrail::{Access, CallError, Caller, Calls, Engine, Hooks, SegmentId};
 
 use crate::fixture::*;
 
@@ -12,9 +12,10 @@ const ECHO: u16 = 0;
 const PANIC: u16 = 1;
 const SHUT_DOWN: u16 = 2;
 const BLOCK: u16 = 3;
+const TELL: u16 = 4;
 
 struct Deeds {
-    /// Sent when a call has begun to block.
+    /// Sent when a call has begun to block, or is to tell.
     blocked: Mutex<Sender<()>>,
     /// What it waits for.
     released: Mutex<Receiver<()>>,
@@ -24,7 +25,7 @@ impl Calls for Deeds {
     fn call(
         &self,
         engine: &Engine,
-        caller: &Caller,
+        _: &Caller,
         method: u16,
         body: &[u8],
     ) -> Result<Vec<u8>, String> {
@@ -35,6 +36,7 @@ impl Calls for Deeds {
                 self.blocked.lock().unwrap().send(()).unwrap();
                 let _ = self.released.lock().unwrap().recv();
             }
+            TELL => self.blocked.lock().unwrap().send(()).unwrap(),
             _ => {}
         }
         Ok(body.to_vec())
@@ -46,7 +48,7 @@ struct Called {
     initiator: Engine,
     remote: SegmentId,
     blocked: Receiver<()>,
-    _release: Sender<()>,
+    release: Sender<()>,
 }
 
 fn called() -> Called {
@@ -71,7 +73,7 @@ fn called() -> Called {
         initiator,
         remote,
         blocked,
-        _release: release,
+        release,
     }
 }
 
@@ -128,4 +130,48 @@ fn a_call_that_blocks_does_not_keep_the_engine_from_ending() {
         pair.initiator.shutdown();
         assert!(asker.join().unwrap().is_err());
     });
+}
+
+#[test]
+fn a_call_that_blocks_does_not_keep_the_engine_from_leaving_a_peer() {
+    // Calls once ran on the thread that sees to peers.
+    let pair = called();
+    let other = target("other");
+    other.allocate("mem", MIB, Access::RemoteReadWrite).unwrap();
+    let theirs = pair.target.open_segment(&address(&other, "mem")).unwrap();
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| pair.initiator.call(pair.remote, BLOCK, b"", PATIENCE));
+        pair.blocked.recv_timeout(PATIENCE).unwrap();
+        let drained = scope.spawn(|| other.drain(PATIENCE));
+        until("the other one is left", || {
+            let asked = pair.target.call(theirs, ECHO, b"", PATIENCE);
+            matches!(asked, Err(CallError::PeerLost { .. }))
+        });
+        assert!(!asker.is_finished());
+        drained.join().unwrap();
+        pair.release.send(()).unwrap();
+        asker.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn what_a_peer_asked_that_has_gone_is_not_carried_out() {
+    let pair = called();
+    let gone = Engine::new(polyrail::Config::named("gone")).unwrap();
+    let remote = gone.open_segment(&address(&pair.target, "mem")).unwrap();
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| pair.initiator.call(pair.remote, BLOCK, b"", PATIENCE));
+        pair.blocked.recv_timeout(PATIENCE).unwrap();
+        let short = Duration::from_millis(50);
+        let error = gone.call(remote, TELL, b"", short).unwrap_err();
+        assert!(error.to_string().contains("no answer"), "{error}");
+        gone.shutdown();
+        let sessions = || pair.target.stats().sessions;
+        until("its session is over", || sessions().len() == 1);
+        pair.release.send(()).unwrap();
+        asker.join().unwrap().unwrap();
+    });
+    let echo = pair.initiator.call(pair.remote, ECHO, b"", PATIENCE);
+    echo.unwrap();
+    assert!(pair.blocked.try_recv().is_err(), "it was carried out");
 }
