@@ -457,11 +457,42 @@ typedef struct {
 } polyrail_error;
 
 /**
- * Carries out a peer's call: reads `length` bytes of `body`, writes up to `POLYRAIL_ANSWER_BYTES` of `answer` and how
- * many to `answer_length`. Good is 0; anything else is told to the caller, with as many bytes as words. One at a time;
- * may block. It must not return by an exception or a jump.
+ * The peer whose program calls. What it leads to lasts until `answer` returns.
+ */
+typedef struct {
+  /**
+   * As far as this library knows it.
+   */
+  uint32_t size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * What its engine calls itself: its own word, not proof of who it is.
+   */
+  const char *peer;
+  /**
+   * Whom its certificate names; null: it has shown none.
+   */
+  const char *member;
+  /**
+   * Where its session came from first, with the port.
+   */
+  const char *address;
+  /**
+   * The name of its trust domain; null: the common one, which has all segments of programs in C.
+   */
+  const char *domain;
+} polyrail_caller;
+
+/**
+ * Carries out a peer's call, which may be of any trust domain: reads `length` bytes of `body`, writes up to
+ * `POLYRAIL_ANSWER_BYTES` of `answer` and how many to `answer_length`. Good is 0; anything else is told to the caller,
+ * with as many bytes as words. One at a time; may block. It must not return by an exception or a jump.
  */
 typedef int32_t (*polyrail_answer)(void *context,
+                                   const polyrail_caller *caller,
                                    uint16_t method,
                                    const uint8_t *body,
                                    size_t length,

@@ -1,6 +1,7 @@
 //! Calls: what programs ask of each other, over the control plane.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
 use std::sync::Mutex;
 
 use polyrail::{CallError, Caller, Calls, Engine};
@@ -15,12 +16,31 @@ use crate::words::{
 /// Bytes that an answer can have.
 pub const POLYRAIL_ANSWER_BYTES: usize = 60 * 1024;
 
-/// Carries out a peer's call: reads `length` bytes of `body`, writes up to `POLYRAIL_ANSWER_BYTES` of `answer` and how
-/// many to `answer_length`. Good is 0; anything else is told to the caller, with as many bytes as words. One at a time;
-/// may block. It must not return by an exception or a jump.
+/// The peer whose program calls. What it leads to lasts until `answer` returns.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_caller {
+    /// As far as this library knows it.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// What its engine calls itself: its own word, not proof of who it is.
+    pub peer: *const c_char,
+    /// Whom its certificate names; null: it has shown none.
+    pub member: *const c_char,
+    /// Where its session came from first, with the port.
+    pub address: *const c_char,
+    /// The name of its trust domain; null: the common one, which has all segments of programs in C.
+    pub domain: *const c_char,
+}
+
+/// Carries out a peer's call, which may be of any trust domain: reads `length` bytes of `body`, writes up to
+/// `POLYRAIL_ANSWER_BYTES` of `answer` and how many to `answer_length`. Good is 0; anything else is told to the caller,
+/// with as many bytes as words. One at a time; may block. It must not return by an exception or a jump.
 pub type polyrail_answer = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
+        caller: *const polyrail_caller,
         method: u16,
         body: *const u8,
         length: usize,
@@ -29,7 +49,15 @@ pub type polyrail_answer = Option<
     ) -> i32,
 >;
 
-type Answer = unsafe extern "C" fn(*mut c_void, u16, *const u8, usize, *mut u8, *mut usize) -> i32;
+type Answer = unsafe extern "C" fn(
+    *mut c_void,
+    *const polyrail_caller,
+    u16,
+    *const u8,
+    usize,
+    *mut u8,
+    *mut usize,
+) -> i32;
 
 /// The program's own function, with what it is called with.
 pub(crate) struct Answerer {
@@ -54,14 +82,38 @@ impl Answerer {
     }
 }
 
+/// A text for C. A zero in it would hide what is behind.
+fn text_of(text: &str) -> CString {
+    CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default()
+}
+
 impl Calls for Answerer {
-    fn call(&self, _: &Engine, _: &Caller, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+    fn call(
+        &self,
+        _: &Engine,
+        caller: &Caller,
+        method: u16,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let (peer, address) = (text_of(&caller.peer), text_of(&caller.address));
+        let member = caller.member.as_deref().map(text_of);
+        let domain = caller.domain.as_deref().map(text_of);
+        let lead = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        let caller = polyrail_caller {
+            size: size_of::<polyrail_caller>() as u32,
+            reserved: 0,
+            peer: peer.as_ptr(),
+            member: lead(&member),
+            address: address.as_ptr(),
+            domain: lead(&domain),
+        };
         let mut buffer = self.buffer.lock().unwrap_or_else(|e| e.into_inner());
         let mut length = 0;
         let (from, to) = (body.as_ptr(), buffer.as_mut_ptr());
-        // SAFETY: the program's promise; both ranges are as long as it is told.
-        let code =
-            unsafe { (self.answer)(self.context, method, from, body.len(), to, &mut length) };
+        let (context, size) = (self.context, body.len());
+        // SAFETY: the program's promise; both ranges are as long as it is told, and what it is told of the caller
+        // lasts.
+        let code = unsafe { (self.answer)(context, &caller, method, from, size, to, &mut length) };
         let Some(answer) = buffer.get(..length) else {
             return Err(format!(
                 "the program answered {length} bytes: {POLYRAIL_ANSWER_BYTES} are possible"

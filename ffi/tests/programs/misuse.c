@@ -31,10 +31,12 @@ static void expect(int line, int32_t code, int32_t expected, const char *words)
 #define TRUE(what) \
     do { if (!(what)) { fprintf(stderr, "line %d: not so: %s\n", __LINE__, #what); failures++; } } while (0)
 
-static int32_t answer(void *context, uint16_t method, const uint8_t *body, size_t length, uint8_t *reply,
-                      size_t *reply_length)
+static int32_t answer(void *context, const polyrail_caller *caller, uint16_t method, const uint8_t *body, size_t length,
+                      uint8_t *reply, size_t *reply_length)
 {
     ++*(int *)context;
+    TRUE(caller->size == sizeof *caller && strcmp(caller->peer, "initiator") == 0);
+    TRUE(strncmp(caller->address, "127.0.0.1:", 10) == 0 && caller->member == NULL && caller->domain == NULL);
     if (method == 9) {
         memcpy(reply, "not today", 9);
         *reply_length = 9;

@@ -10,8 +10,8 @@ use crate::segments::SegmentId;
 
 /// A program's own requests to a peer's program, over the control plane.
 pub trait Calls: Send + Sync {
-    /// Carries out a peer's call. One at a time, on a thread for that; may block. Addresses take turns, and calls of one are
-    /// carried out in the order in which they came. The engine is the one that was called.
+    /// Carries out a peer's call. One at a time, on a thread for that; may block. Addresses take turns, and calls of
+    /// one are carried out in the order in which they came. The engine is the one that was called.
     ///
     /// Calls come from peers of all trust domains. What the caller may know of and change is for the program to decide:
     /// [`Engine::access_of`] says it for segments.
@@ -41,8 +41,9 @@ pub struct Caller {
 }
 
 impl Engine {
-    /// What a peer that calls may do with the segment of this name, memory or a file that is offered, as if it opened it.
-    /// `None`: there is none that it could open, so it is not to be told of one either. Never what the engine has for itself.
+    /// What a peer that calls may do with the segment of this name, memory or a file that is offered, as if it opened
+    /// it. `None`: there is none that it could open, so it is not to be told of one either. Never what the engine has
+    /// for itself.
     ///
     /// Example: [guide](crate::guide#telling-the-peers-program).
     pub fn access_of(&self, caller: &Caller, segment: &str) -> Option<Access> {

@@ -309,8 +309,8 @@ mod tests {
         assert!(ask::<f64>(&region(), Method::CpuTime, ()) > 0.0);
     }
 
-    /// An engine that serves memory and two files, of which one is empty. 127.0.0.5 is of domain red there, which has memory
-    /// of its own.
+    /// An engine that serves memory and two files, of which one is empty. 127.0.0.5 is of domain red there, which has
+    /// memory of its own.
     fn served() -> (Engine, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, bytes: &[u8]| {
