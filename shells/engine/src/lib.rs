@@ -23,10 +23,11 @@
 //!
 //! # Two hosts
 //!
-//! The target says where it listens, by an address that the other host can reach. Beyond loopback it needs a cluster's key
-//! ([`SecurityConfig`]), or [`Config::insecure`], by which anyone who reaches the port may read and write what is offered. The
-//! initiator opens `HOST:PORT/NAME`; no service keeps a list of engines, so the program brings that address there. If the hosts
-//! share several networks, both name their own addresses in [`Config::rails`]:
+//! The target says where it listens, by an address that the other host can reach. Beyond loopback it needs encrypted lanes
+//! ([`SecurityConfig`]), or [`Config::insecure`], on a network where nobody but members is on the way: without a cluster's key
+//! anyone who reaches the port may read and write what is offered. The initiator opens `HOST:PORT/NAME`; no service keeps a
+//! list of engines, so the program brings that address there. If the hosts share several networks, both name their own
+//! addresses in [`Config::rails`]:
 //!
 //! ```
 //! use polyrail::{Config, Engine};

@@ -1265,6 +1265,7 @@ mod tests {
                 "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
                 "list of addresses" => vec![vec!["127.0.0.9"].into()],
                 "list of prefixes" => vec![vec!["127.0.0.0/8"].into()],
+                "list of words" => vec![vec!["spiffe://x/*"].into()],
                 "list of numbers" => vec![vec![7.0, 8.0, 9.0].into()],
                 _ => vec![
                     1.into(),

@@ -172,7 +172,7 @@ fn what_is_wrong_is_said_with_place_value_and_what_would_be_right() {
         ),
         (
             r#"{"rails": ["10.0.0.1", "10.9.0.1"], "path": {"supplementary": ["10.9.0.2"]}}"#,
-            "f.json:1:49: path/supplementary: has an address that `rails` has not",
+            "f.json:1:3: path/supplementary: has an address that `rails` has not",
             &[],
         ),
         (
