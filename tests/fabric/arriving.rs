@@ -116,7 +116,7 @@ fn come_go_and_come_back(rails: Rails) {
     let cell = ended.cell();
     assert_eq!(cell["failed_requests"], 0);
     assert_eq!(cell["verified"], true);
-    for said in ["is there", "is gone"] {
+    for said in ["is there", "is not there"] {
         let line = format!("{} {said}", address(RAIL, Initiator));
         assert!(ended.stderr.contains(&line), "{line}: {}", ended.stderr);
     }
