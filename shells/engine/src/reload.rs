@@ -83,13 +83,9 @@ impl Engine {
         let inner = &self.inner;
         let known = lock(&inner.sessions.peers).locals().to_vec();
         let named = &config.rails;
-        let is_found = |rail: &IpAddr| {
-            let mut within = inner.config.rails_within.iter();
-            within.any(|prefix| prefix.contains(rail))
-        };
         let (mut new, mut old) = (named.clone(), known.clone());
         new.retain(|rail| !known.contains(rail));
-        old.retain(|rail| !named.contains(rail) && !is_found(rail));
+        old.retain(|rail| !named.contains(rail) && !inner.config.finds_rail(rail));
         let Some(first) = new.first().or(old.first()) else {
             return Ok(());
         };

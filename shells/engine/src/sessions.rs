@@ -217,6 +217,7 @@ impl Engine {
             let position = catalog.names().iter().position(|known| *known == name);
             position.is_some_and(|position| catalog.has_own_rail(TransportId(position as u8)))
         };
+        let encrypts = before.secret.as_ref().is_some_and(SessionSecret::encrypts);
         let mut met = before.clone();
         for offer in met
             .transports
@@ -230,7 +231,6 @@ impl Engine {
             let Some(again) = again else {
                 continue;
             };
-            let encrypts = before.secret.as_ref().is_some_and(SessionSecret::encrypts);
             let nothing = encrypts.then(|| catalog.unencrypted(again)).flatten();
             *offer = nothing.unwrap_or_else(|| again.clone());
         }

@@ -114,13 +114,10 @@ impl Engine {
     /// such.
     fn find_rails(&self, usable: &BTreeSet<IpAddr>) -> bool {
         let inner = &self.inner;
-        let asked = |address: &IpAddr| {
-            let mut within = inner.config.rails_within.iter();
-            within.any(|prefix| prefix.contains(address))
-        };
         let mut peers = lock(&inner.sessions.peers);
         let locals = peers.locals();
-        let is_new = |address: &&IpAddr| asked(address) && !locals.contains(address);
+        let is_new =
+            |address: &&IpAddr| inner.config.finds_rail(address) && !locals.contains(address);
         let room = PLAN_RAILS_MAX.saturating_sub(locals.len());
         let new: Vec<_> = usable.iter().filter(is_new).take(room).copied().collect();
         peers.add_locals(&new);

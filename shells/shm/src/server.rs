@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
-use polyrail_transport::acceptor::{self, Acceptor, GREETING_MAX, Newcomer};
+use polyrail_transport::acceptor::{self, Acceptor, Newcomer, Waiting};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::complain;
 use polyrail_transport::lanes::Lanes;
@@ -440,8 +440,8 @@ struct Service {
     unasked: u32,
     /// Whether it counts among those that are.
     busy: bool,
-    /// Connections that are none of a lane, and until when they may be that, the oldest first.
-    waiting: VecDeque<(Instant, u64)>,
+    /// Connections that are none of a lane.
+    waiting: Waiting,
     /// What initiators may not touch any more and have not left yet.
     leaving: Vec<(SessionId, Arc<Grant>)>,
     /// Sessions that wait for that.
@@ -470,7 +470,7 @@ impl Service {
             pulling: VecDeque::new(),
             unasked: 0,
             busy: false,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             leaving: Vec::new(),
             retiring: Vec::new(),
             token_last: FIRST,
@@ -534,21 +534,12 @@ impl Service {
             return Some(Duration::ZERO);
         }
         let again = (!self.leaving.is_empty()).then_some(AGAIN);
-        let waiting = self.waiting.front();
-        let left = waiting.map(|(until, _)| until.saturating_duration_since(Instant::now()));
-        again.into_iter().chain(left).min()
+        again.into_iter().chain(self.waiting.left()).min()
     }
 
     /// Ends connections that have not become a lane in time.
     fn expire(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        while let Some((until, token)) = self.waiting.front().copied()
-            && until <= now
-        {
-            self.waiting.pop_front();
+        while let Some(token) = self.waiting.next_due() {
             if !matches!(self.connections.get(&token), Some(Connection::Lane { .. })) {
                 self.end(token);
             }
@@ -589,8 +580,7 @@ impl Service {
         }
         let new = Connection::New(socket, None);
         self.connections.insert(self.token_last, new);
-        let until = Instant::now() + GREETING_MAX;
-        self.waiting.push_back((until, self.token_last));
+        self.waiting.add(self.token_last);
         Some(self.token_last)
     }
 

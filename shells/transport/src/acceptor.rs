@@ -7,12 +7,13 @@
 //! A socket in a folder that only this user may enter would keep strangers out altogether. But two containers that share
 //! a network and no files could not meet at it, and one of a process that was killed would stay.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::geteuid;
@@ -51,6 +52,30 @@ impl Newcomer {
     /// Takes it: the next one may be handed over.
     pub fn take(self) -> OwnedFd {
         self.socket
+    }
+}
+
+/// Connections that are none of a lane, and until when they may be that.
+#[derive(Debug, Default)]
+pub struct Waiting(VecDeque<(Instant, u64)>);
+
+impl Waiting {
+    /// One has come, or is to be waited for once more.
+    pub fn add(&mut self, token: u64) {
+        self.0.push_back((Instant::now() + GREETING_MAX, token));
+    }
+
+    /// How long it takes until the next one has been none for too long; `None`: there is none.
+    pub fn left(&self) -> Option<Duration> {
+        let (until, _) = self.0.front()?;
+        Some(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Takes out the next one that has had its time. It may be a lane by now, or be gone.
+    pub fn next_due(&mut self) -> Option<u64> {
+        let (until, token) = *self.0.front()?;
+        (until <= Instant::now()).then(|| self.0.pop_front())?;
+        Some(token)
     }
 }
 

@@ -25,11 +25,10 @@ use crate::connection::{Ended, Event, Welcome};
 const QUESTIONS_MAX: usize = 1024;
 
 /// What is said of a member who answers in another one's place.
-fn other_member(member: Option<String>) -> String {
-    let name = member.unwrap_or("nobody".into());
+fn other_member(member: Option<&str>) -> String {
     format!(
         "its certificate names \"{}\", and the session is with a member of another name",
-        printable(&name)
+        printable(member.unwrap_or("nobody"))
     )
 }
 
@@ -299,22 +298,24 @@ impl Initiator {
             return wires.goodbye(key);
         };
         let member = wires.member(key);
-        if !peer.is_of(member.as_deref()) {
-            complain!("control: {}: {}", peer.ends(ctx), other_member(member));
-            let text = format!("\"{}\" asked for somebody else", ctx.name);
-            wires.refuse(key, Refusal::Key, text);
-            peer.lose(wires.now(), key);
-            return self.rearm(wires, id);
-        }
-        if let Some(known) = &peer.known
-            && (known.session, known.incarnation) != (welcome.session, welcome.incarnation)
-        {
-            log::warn!(
-                "control: {}: welcomed to another session than asked for",
-                peer.ends(ctx)
-            );
-            let text = format!("\"{}\" asked for another session", ctx.name);
-            wires.refuse(key, Refusal::Protocol, text);
+        let wrong = match &peer.known {
+            Some(_) if !peer.is_of(member.as_deref()) => Some((
+                Refusal::Key,
+                "somebody else",
+                other_member(member.as_deref()),
+            )),
+            Some(known)
+                if (known.session, known.incarnation) != (welcome.session, welcome.incarnation) =>
+            {
+                let why = "welcomed to another session than asked for".into();
+                Some((Refusal::Protocol, "another session", why))
+            }
+            _ => None,
+        };
+        if let Some((reason, asked_for, why)) = wrong {
+            complain!("control: {}: {why}", peer.ends(ctx));
+            let text = format!("\"{}\" asked for {asked_for}", ctx.name);
+            wires.refuse(key, reason, text);
             peer.lose(wires.now(), key);
             return self.rearm(wires, id);
         }
@@ -510,7 +511,7 @@ impl Initiator {
         }
         let is_unknown = matches!(why, Ended::SessionUnknown { .. });
         if is_unknown && !peer.is_of(member.as_deref()) {
-            complain!("control: {ends}: {}", other_member(member));
+            complain!("control: {ends}: {}", other_member(member.as_deref()));
         } else if let Ended::SessionUnknown { name, incarnation } = why
             && let Some(loss) = peer.judge(ends, name, incarnation)
         {

@@ -105,12 +105,17 @@ pub fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
         let path = path.to_owned();
         move |source| KeyFileError::System { path, what, source }
     };
-    // A pipe would be waited for.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(flags).open(path);
-    let file = file.map_err(failed("read"))?;
-    check(&file, path).map_err(failed("look at"))??;
+    let file = open(path).map_err(failed("read"))?;
+    let path = || path.to_owned();
+    match wrong_with(&file, OTHERS).map_err(failed("look at"))? {
+        None => {}
+        Some(Wrong::NotAFile) => return Err(KeyFileError::NotAFile { path: path() }),
+        Some(Wrong::Mode(mode)) => return Err(KeyFileError::Mode { path: path(), mode }),
+        Some(Wrong::Owner { owner, user }) => {
+            let path = path();
+            return Err(KeyFileError::Owner { path, owner, user });
+        }
+    }
     // As long as it can become: growing would leave copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
     let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -125,21 +130,9 @@ pub fn read_trusted(path: &Path) -> Result<Vec<u8>, TrustedFileError> {
         why,
     };
     let failed = |error| wrong(Untrusted::System(error));
-    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(flags).open(path);
-    let file = file.map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    let mode = metadata.mode() & 0o7777;
-    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
-    if !metadata.is_file() {
-        return Err(wrong(Untrusted::NotAFile));
-    }
-    if mode & OTHERS_WRITE != 0 {
-        return Err(wrong(Untrusted::Mode(mode)));
-    }
-    if owner != user && owner != 0 {
-        return Err(wrong(Untrusted::Owner(owner, user)));
+    let file = open(path).map_err(failed)?;
+    if let Some(why) = wrong_with(&file, OTHERS_WRITE).map_err(failed)? {
+        return Err(wrong(Untrusted::Wrong(why)));
     }
     let mut bytes = Vec::new();
     let read = file.take(TRUSTED_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -160,11 +153,7 @@ pub struct TrustedFileError {
 #[derive(Debug)]
 enum Untrusted {
     System(io::Error),
-    NotAFile,
-    /// Its mode.
-    Mode(u32),
-    /// Whose it is, and who this process is.
-    Owner(u32, u32),
+    Wrong(Wrong),
     TooLong,
 }
 
@@ -173,12 +162,12 @@ impl fmt::Display for TrustedFileError {
         let path = self.path.display();
         match &self.why {
             Untrusted::System(error) => write!(f, "cannot read {path}: {error}"),
-            Untrusted::NotAFile => write!(f, "{path} is not a regular file"),
-            Untrusted::Mode(mode) => write!(
+            Untrusted::Wrong(Wrong::NotAFile) => write!(f, "{path} is not a regular file"),
+            Untrusted::Wrong(Wrong::Mode(mode)) => write!(
                 f,
                 "{path} has mode {mode:04o}, so others than its owner can write it and say whom to trust: chmod go-w {path}"
             ),
-            Untrusted::Owner(owner, user) => write!(
+            Untrusted::Wrong(Wrong::Owner { owner, user }) => write!(
                 f,
                 "{path} belongs to user {owner}, who can write it and say whom to trust; it is to belong to user {user} or to root"
             ),
@@ -215,21 +204,34 @@ const fn value(digit: u8) -> Option<u8> {
     }
 }
 
-/// Whether a file may hold a key: looked at once it is open, so that nobody can put another in its place.
-fn check(file: &File, path: &Path) -> io::Result<Result<(), KeyFileError>> {
+/// Opens a file to read it. A pipe is not waited for.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Why a file is not to be believed.
+#[derive(Debug)]
+enum Wrong {
+    /// It is a directory, a pipe or a device.
+    NotAFile,
+    /// Its mode, which lets others than its owner do what they may not.
+    Mode(u32),
+    /// It belongs to another user, who can change it.
+    Owner { owner: u32, user: u32 },
+}
+
+/// Why a file is not to be believed, if so, that lets others than its owner do any of this. It is looked at once it is open,
+/// so that nobody can put another in its place.
+fn wrong_with(file: &File, others: u32) -> io::Result<Option<Wrong>> {
     let metadata = file.metadata()?;
-    let path = || path.to_owned();
     let mode = metadata.mode() & 0o7777;
     let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
     Ok(match metadata.is_file() {
-        false => Err(KeyFileError::NotAFile { path: path() }),
-        true if mode & OTHERS != 0 => Err(KeyFileError::Mode { path: path(), mode }),
-        true if owner != user && owner != 0 => Err(KeyFileError::Owner {
-            path: path(),
-            owner,
-            user,
-        }),
-        true => Ok(()),
+        false => Some(Wrong::NotAFile),
+        true if mode & others != 0 => Some(Wrong::Mode(mode)),
+        true if owner != user && owner != 0 => Some(Wrong::Owner { owner, user }),
+        true => None,
     })
 }
 
@@ -441,6 +443,47 @@ mod tests {
             error.contains("none") && error.contains("No such file"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_says_whom_to_trust_is_read_unless_others_may_write_it() {
+        let folder = Folder::new("trusted");
+        let path = folder.0.join("roots.pem");
+        std::fs::write(&path, "roots").unwrap();
+        // (mode, whether it is refused)
+        for (mode, refused) in [
+            (0o600, false),
+            (0o644, false),
+            (0o444, false),
+            (0o620, true),
+            (0o602, true),
+            (0o666, true),
+        ] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            match (read_trusted(&path), refused) {
+                (Ok(bytes), false) => assert_eq!(bytes, b"roots"),
+                (Err(error), true) => {
+                    let text = error.to_string();
+                    let right = format!("has mode {mode:04o}");
+                    assert!(
+                        text.contains(&right) && text.contains("chmod go-w"),
+                        "{text}"
+                    );
+                }
+                (read, _) => panic!("{mode:o}: {read:?}"),
+            }
+        }
+        let error = read_trusted(&folder.0).unwrap_err().to_string();
+        assert!(error.contains("is not a regular file"), "{error}");
+        let error = read_trusted(&folder.0.join("none"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("No such file"), "{error}");
+        let long = std::fs::File::create(&path).unwrap();
+        long.set_len(TRUSTED_BYTES_MAX + 1).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let error = read_trusted(&path).unwrap_err().to_string();
+        assert!(error.contains("the limit"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The target's half: a thread that tells peers what opens a region, and sees that they leave it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
-use polyrail_transport::acceptor::{GREETING_MAX, Newcomer};
+use polyrail_transport::acceptor::{Newcomer, Waiting};
 use polyrail_transport::complain;
 use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, Region, RegionKey, RegionTable, TrustDomain};
@@ -194,8 +194,8 @@ pub(super) struct Service {
     connections: Numbered<u64, Connection>,
     /// Sessions that wait for their connections to be left.
     retiring: Vec<(SessionId, RetireAnswer)>,
-    /// Connections that were none of a lane when they came, and until when they may be that, the oldest first.
-    waiting: VecDeque<(Instant, u64)>,
+    /// Connections that were none of a lane when they came.
+    waiting: Waiting,
     last: u64,
 }
 
@@ -215,7 +215,7 @@ impl Service {
             records: HashMap::new(),
             connections: Numbered::default(),
             retiring: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             last: FIRST,
         })
     }
@@ -246,14 +246,7 @@ impl Service {
 
     /// Ends connections that have not become a lane in time.
     fn expire(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        while let Some((until, token)) = self.waiting.front().copied()
-            && until <= now
-        {
-            self.waiting.pop_front();
+        while let Some(token) = self.waiting.next_due() {
             let connection = self.connections.get(&token);
             if connection.is_some_and(|connection| connection.lane.is_none()) {
                 self.end(token);
@@ -317,8 +310,7 @@ impl Service {
             fences: Vec::new(),
         };
         self.connections.insert(token, connection);
-        let until = Instant::now() + GREETING_MAX;
-        self.waiting.push_back((until, token));
+        self.waiting.add(token);
     }
 
     /// Takes what a peer says.
@@ -529,9 +521,7 @@ impl Service {
 impl Serve for Service {
     fn serve(&mut self) -> io::Result<()> {
         loop {
-            let waiting = self.waiting.front();
-            let left = waiting.map(|(until, _)| until.saturating_duration_since(Instant::now()));
-            self.wait(left)?;
+            self.wait(self.waiting.left())?;
             if !self.handle_commands() {
                 return Ok(());
             }

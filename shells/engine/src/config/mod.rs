@@ -199,6 +199,12 @@ impl Config {
         self.said_of(name).cloned().unwrap_or_default()
     }
 
+    /// Whether an address is a rail whenever it is there, without being named.
+    pub(crate) fn finds_rail(&self, address: &IpAddr) -> bool {
+        let mut within = self.rails_within.iter();
+        within.any(|prefix| prefix.contains(address))
+    }
+
     /// The parameters of a transport, if anything is said of it, under any of its names.
     pub(crate) fn said_of(&self, name: &str) -> Option<&TransportConfig> {
         let said = self.transports.get(name);

@@ -290,22 +290,19 @@ impl Peers {
         id: PeerId,
         offered: &[SocketAddr],
     ) -> Vec<(RailId, bool)> {
-        let locals = std::mem::take(&mut self.locals);
+        let Self { locals, peers, .. } = self;
         let is_offered = |pair: &RailPair| {
             let here = pair.local.is_none_or(|local| locals.contains(&local));
             let there = offered.is_empty() || offered.contains(&pair.remote);
             pair.own.is_some() || here && there
         };
-        let peer = self.get_mut(id);
-        let rails = peer.into_iter().flat_map(|peer| &mut peer.rails);
-        let changed = rails.filter_map(|rail| {
+        let rails = peers.iter_mut().filter(|peer| peer.id == id);
+        let changed = rails.flat_map(|peer| &mut peer.rails).filter_map(|rail| {
             let is_used = is_offered(&rail.pair);
             let was_used = !std::mem::replace(&mut rail.is_withdrawn, !is_used);
             (is_used != was_used).then_some((rail.rail, is_used))
         });
-        let changed = changed.collect();
-        self.locals = locals;
-        changed
+        changed.collect()
     }
 
     /// Numbers the rails to a peer behind those that it `has`, and installs them. It is known how long the way there and back

@@ -261,3 +261,109 @@ impl Installed {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use polyrail_control::codec::TransportOffer;
+    use polyrail_core::transport::Capabilities;
+    use polyrail_tcp::TcpTransport;
+
+    use super::*;
+    use crate::segments::Segments;
+
+    /// A transport that says whether a wire carries its bytes, and whether it can encrypt them.
+    struct Said {
+        name: &'static str,
+        within_host: bool,
+        encrypts: bool,
+        inner: TcpTransport,
+        begun: Mutex<Vec<SessionId>>,
+    }
+
+    impl Said {
+        fn new(name: &'static str, within_host: bool, encrypts: bool) -> Arc<Self> {
+            Arc::new(Self {
+                name,
+                within_host,
+                encrypts,
+                inner: TcpTransport::named(name, Arc::new(Segments::new(1))),
+                begun: Mutex::default(),
+            })
+        }
+    }
+
+    impl Transport for Said {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            self.inner.capabilities()
+        }
+
+        fn is_within_host(&self) -> bool {
+            self.within_host
+        }
+
+        fn can_encrypt(&self) -> io::Result<()> {
+            match self.encrypts {
+                true => Ok(()),
+                false => Err(io::ErrorKind::Unsupported.into()),
+            }
+        }
+
+        fn begin_session(&self, session: SessionId, _: TrustDomain, _: Option<SessionSecret>) {
+            self.begun.lock().unwrap().push(session);
+        }
+
+        fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+            self.inner.endpoint(worker, clock)
+        }
+
+        fn admit(&self, _: InboundLane) {}
+
+        fn fence_inbound(&self, _: SessionId, _: LaneId, _: Epoch, _: FenceAnswer) {}
+
+        fn retire_session(&self, _: SessionId, _: RetireAnswer) {}
+    }
+
+    #[test]
+    fn bytes_that_are_to_be_encrypted_go_by_no_transport_that_cannot() {
+        let all = [
+            Said::new("wire", false, false),
+            Said::new("encrypts", false, true),
+            Said::new("within", true, false),
+        ];
+        let installed = all
+            .iter()
+            .map(|said| install(said.clone(), None, false, false));
+        let (rows, installed): (Vec<_>, Vec<_>) = installed.unzip();
+        let transports = Transports {
+            catalog: Arc::new(Catalog::new(rows)),
+            rows: installed,
+        };
+        let [clear, encrypted] = [1, 2].map(|number| SessionId([number; 16]));
+        let secret = |session| SessionSecret::new(&[7; 32], session, 1, 2, Arc::default()).unwrap();
+        let begin = |session, secret| {
+            transports.begin_session(session, TrustDomain::COMMON, Some(secret));
+        };
+        begin(clear, secret(clear));
+        begin(encrypted, secret(encrypted).encrypting());
+        // Its lanes are let in, and what a peer offers is used, by the others only.
+        for (said, serves) in all.iter().zip([false, true, true]) {
+            let both = [clear, encrypted];
+            let begun = if serves { &both[..] } else { &both[..1] };
+            assert_eq!(*said.begun.lock().unwrap(), begun, "{}", said.name);
+            let offer = TransportOffer {
+                name: said.name.into(),
+                capabilities: said.capabilities().to_bits(),
+                address: Vec::new(),
+            };
+            let left = transports.catalog.unencrypted(&offer);
+            let left = left.map(|offer| offer.capabilities);
+            assert_eq!(left, (!serves).then_some(0), "{}", said.name);
+        }
+    }
+}
