@@ -38,6 +38,12 @@ pub(crate) struct Args {
     /// Everybody may use that both ends are on one host; there are no floors then.
     #[arg(long)]
     one_host: bool,
+    /// polyrail with a cluster's key takes part too.
+    #[arg(long, conflicts_with = "one_host")]
+    keyed: bool,
+    /// What polyrail and bare sockets send is encrypted by the kernel. The bare sockets know their keys already.
+    #[arg(long, conflicts_with = "one_host")]
+    encrypt: bool,
     /// Where rows go, one JSON object a line.
     #[arg(long)]
     rows: Option<PathBuf>,
@@ -136,8 +142,11 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
                 .iter()
                 .any(|start| plain(name).starts_with(&plain(start)))
     };
+    let folder = tempfile::tempdir()?;
+    let key = folder.path().join("cluster.key");
+    polyrail::keygen(&key).map_err(io::Error::other)?;
     let mut players = Vec::new();
-    for (name, mut command) in commands(args)? {
+    for (name, mut command) in commands(args, &key)? {
         if !wanted(&args.only, &name) {
             continue;
         }
@@ -186,7 +195,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
 }
 
 /// Who can take part, and how each is started.
-fn commands(args: &Args) -> io::Result<Vec<(String, Command)>> {
+fn commands(args: &Args, key: &Path) -> io::Result<Vec<(String, Command)>> {
     let own = std::env::current_exe()?;
     let initiator = |program: &Path, words: &[&str]| {
         let mut command = Command::new(program);
@@ -211,18 +220,31 @@ fn commands(args: &Args) -> io::Result<Vec<(String, Command)>> {
         for (name, spin) in [("block", None), ("spin", Some("--spin"))] {
             let mut command = initiator(&own, &["sockets", "--connections", connections]);
             command.args(spin);
+            command.args(args.encrypt.then_some("--encrypt"));
             all.push((format!("sockets-{name}-{connections}"), command));
         }
     }
-    all.push(("polyrail".to_owned(), initiator(&own, &["polyrail"])));
+    let polyrail = |program: &Path, keyed: bool| {
+        let mut command = initiator(program, &["polyrail"]);
+        if keyed || args.encrypt {
+            command.arg("--key").arg(key);
+        }
+        command.args(args.encrypt.then_some("--encrypt"));
+        command
+    };
+    all.push(("polyrail".to_owned(), polyrail(&own, false)));
+    if args.keyed {
+        all.push(("polyrail-keyed".to_owned(), polyrail(&own, true)));
+    }
     for other in &args.with {
         let (name, path) = other
             .split_once('=')
             .ok_or_else(|| io::Error::other(format!("--with {other}: say NAME=PATH")))?;
-        let command = initiator(Path::new(path), &["polyrail"]);
+        let command = polyrail(Path::new(path), false);
         all.push((format!("polyrail-{name}"), command));
     }
-    let rails = initiator(&own, &["polyrail", "--rails", "4"]);
+    let mut rails = polyrail(&own, false);
+    rails.args(["--rails", "4"]);
     all.push(("polyrail-4-rails".to_owned(), rails));
     all.extend(peers(args, false));
     Ok(all)

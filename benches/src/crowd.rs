@@ -41,19 +41,21 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-fn config(name: &str, rails: u8) -> Config {
-    Config {
+/// All else is as `POLYRAIL_*` say, such as `POLYRAIL_SECURITY__KEY_FILE`.
+fn config(name: &str, rails: u8) -> io::Result<Config> {
+    Ok(Config {
+        name: name.into(),
         workers: 1,
         rails: (1..=rails).map(|host| [127, 0, 0, host].into()).collect(),
-        ..Config::named(name).without("shm")
-    }
+        ..Config::from_env().map_err(other)?.without("shm")
+    })
 }
 
 /// Offers memory until the input ends.
 pub(crate) fn serve(rails: u8) -> io::Result<()> {
     let engine = Engine::new(Config {
         listen: Some(([127, 0, 0, 1], 0).into()),
-        ..config("target", rails)
+        ..config("target", rails)?
     });
     let engine = engine.map_err(other)?;
     let access = Access::RemoteReadWrite;
@@ -84,7 +86,7 @@ impl Member {
         };
         let config = Config {
             limits,
-            ..config(name, rails)
+            ..config(name, rails)?
         };
         let engine = Engine::new(config).map_err(other)?;
         let local = engine

@@ -1,10 +1,11 @@
 //! polyrail itself, as the others are measured.
 
 use std::io;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use polyrail::{Access, Config, Engine, Request, SegmentId, Status};
+use polyrail::{Access, Config, Engine, Payload, Request, SecurityConfig, SegmentId, Status};
 
 use crate::cell::{BUFFER_BYTES, Cell, Op};
 use crate::child::{self, Child};
@@ -15,7 +16,7 @@ use crate::memory::Buffer;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Rails between the two ends.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Shape {
     /// Loopback rails, one lane each.
     #[arg(long, default_value_t = 1)]
@@ -26,6 +27,12 @@ pub(crate) struct Shape {
     /// Workers of either end; 0: as many as engines have by themselves.
     #[arg(long, default_value_t = 0)]
     workers: usize,
+    /// The file of a cluster's key, which both ends have.
+    #[arg(long)]
+    key: Option<PathBuf>,
+    /// With the key: what goes over TCP is encrypted.
+    #[arg(long, requires = "key")]
+    encrypt: bool,
 }
 
 /// Where a target's memory is.
@@ -40,11 +47,20 @@ enum Memory {
 }
 
 impl Shape {
-    fn config(self, name: &str) -> Config {
+    fn config(&self, name: &str) -> Config {
         let rails = (1..=self.rails).map(|host| [127, 0, 0, host].into());
+        let key_file = (self.key.as_deref()).map_or("", |key| key.to_str().unwrap_or_default());
         let config = Config {
             rails: rails.collect(),
             workers: self.workers,
+            security: SecurityConfig {
+                key_file: key_file.into(),
+                payload: match self.encrypt {
+                    true => Payload::Encrypt,
+                    false => Payload::Off,
+                },
+                ..SecurityConfig::default()
+            },
             ..Config::named(name)
         };
         match self.memory {
@@ -104,7 +120,9 @@ impl Polyrail {
         let rails = format!("--rails={}", shape.rails);
         let memory = format!("--memory={:?}", shape.memory).to_lowercase();
         let workers = format!("--workers={}", shape.workers);
-        let words = ["target".into(), "polyrail".into(), rails, memory, workers];
+        let mut words = vec!["target".into(), "polyrail".into(), rails, memory, workers];
+        words.extend((shape.key.iter()).map(|key| format!("--key={}", key.display())));
+        words.extend(shape.encrypt.then(|| "--encrypt".into()));
         let target = Child::start(&words)?;
         let buffer = Buffer::new(1)?;
         let engine = Engine::new(shape.config("initiator")).map_err(other)?;

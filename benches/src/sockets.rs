@@ -29,6 +29,16 @@ pub(crate) struct Style {
     /// Connections.
     #[arg(long, default_value_t = 1)]
     pub(crate) connections: usize,
+    /// The kernel encrypts, by keys that both ends know already.
+    #[arg(long)]
+    pub(crate) encrypt: bool,
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Initiator,
+    Target,
 }
 
 impl Style {
@@ -38,8 +48,16 @@ impl Style {
     }
 
     /// As lanes inside of a host are set: without pacing, if the kernel lets us choose.
-    fn prepare(self, stream: &TcpStream) -> io::Result<()> {
+    fn prepare(self, stream: &TcpStream, end: End) -> io::Result<()> {
         stream.set_nodelay(true)?;
+        if self.encrypt {
+            let [there, back] = [1, 2].map(|number| ([number; 16], [number; 12]));
+            let (ours, theirs) = match end {
+                End::Initiator => (&there, &back),
+                End::Target => (&back, &there),
+            };
+            polyrail_tcp::ktls::encrypt(stream, (&ours.0, &ours.1), (&theirs.0, &theirs.1))?;
+        }
         let _ = socket2::SockRef::from(stream).set_tcp_congestion(b"reno");
         stream.set_nonblocking(!self.blocks())
     }
@@ -235,7 +253,7 @@ pub(crate) fn serve(style: Style) -> io::Result<()> {
     let mut connections = Vec::new();
     for _ in 0..style.connections {
         let (stream, _) = listener.accept()?;
-        style.prepare(&stream)?;
+        style.prepare(&stream, End::Target)?;
         connections.push(Connection::new(stream));
     }
     let ended = if style.blocks() {
@@ -326,11 +344,14 @@ impl Sockets {
         if style.spin {
             words.push("--spin".into());
         }
+        if style.encrypt {
+            words.push("--encrypt".into());
+        }
         let target = Child::start(&words)?;
         let mut connections = Vec::new();
         for _ in 0..style.connections {
             let stream = TcpStream::connect(&target.address)?;
-            style.prepare(&stream)?;
+            style.prepare(&stream, End::Initiator)?;
             connections.push(Connection::new(stream));
         }
         Ok(Self {

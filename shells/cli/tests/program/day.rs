@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-use polyrail::{Access, Config, Engine, Op, Request, Status};
+use polyrail::{Access, Config, Engine, Op, OpenTerms, Request, Status, advice};
 
 use crate::harness::*;
 
@@ -46,8 +46,19 @@ fn said(name: &str, otherwise: u64) -> u64 {
     said.map_or(otherwise, |text| text.parse().expect("a whole number"))
 }
 
+/// What all peers have done.
+#[derive(Default)]
+struct Done {
+    /// Bytes that were moved.
+    moved: AtomicU64,
+    /// Engines that came.
+    came: AtomicU64,
+    /// Batches that failed for a while and were submitted again.
+    again: AtomicU64,
+}
+
 /// One peer after the other with the same part of memory: each lives for a while, writes and reads it back, and goes.
-fn peers(number: u64, address: &str, stop: &AtomicBool, moved: &AtomicU64, came: &AtomicU64) {
+fn peers(number: u64, address: &str, rest: Duration, stop: &AtomicBool, done: &Done) {
     let mut life = number;
     while !stop.load(Acquire) {
         life += 1;
@@ -63,9 +74,13 @@ fn peers(number: u64, address: &str, stop: &AtomicBool, moved: &AtomicU64, came:
         let local = engine.allocate("local", 2 * PART, Access::Local);
         let local = local.expect("memory");
         let here = engine.region(local).expect("it is there");
-        let remote = engine.open_segment(&format!("{address}/mem"));
+        let terms = OpenTerms {
+            within: Some(PATIENCE),
+            ..OpenTerms::default()
+        };
+        let remote = engine.open_segment_with(&format!("{address}/mem"), &terms);
         let remote = remote.expect("the target is there");
-        came.fetch_add(1, AcqRel);
+        done.came.fetch_add(1, AcqRel);
         for round in 0..20 + life % 50 {
             let text: Vec<u8> = (0..PART).map(|at| (at / 7 + round + life) as u8).collect();
             here.store(&text, 0).expect("it is in the region");
@@ -80,9 +95,20 @@ fn peers(number: u64, address: &str, stop: &AtomicBool, moved: &AtomicU64, came:
                         length: BLOCK,
                     })
                     .collect();
-                let batch = engine.submit(&requests).expect("good requests");
-                let ended = batch.wait(PATIENCE).expect("it ends in time");
-                assert_eq!(ended.status, Status::Completed, "{:?}", batch.report(0));
+                let since = Instant::now();
+                loop {
+                    let batch = engine.submit(&requests).expect("good requests");
+                    let ended = batch.wait(PATIENCE).expect("it ends in time");
+                    let report = batch.first_failure().map(|(_, report)| report);
+                    let Some(report) = report else {
+                        break assert_eq!(ended.status, Status::Completed);
+                    };
+                    // Whoever has the processor for a fraction of a second only may be too late for his rails.
+                    let can = report.cause.is_some_and(|cause| advice(cause).is_retryable);
+                    let can = can && ended.status == Status::Failed;
+                    assert!(can && since.elapsed() < PATIENCE, "{report:?}");
+                    done.again.fetch_add(1, AcqRel);
+                }
             }
             let mut back = vec![0; PART as usize];
             here.load(PART, &mut back).expect("it is in the region");
@@ -90,7 +116,9 @@ fn peers(number: u64, address: &str, stop: &AtomicBool, moved: &AtomicU64, came:
                 back == text,
                 "peer {number}: what was written is what is read"
             );
-            moved.fetch_add(2 * PART, AcqRel);
+            done.moved.fetch_add(2 * PART, AcqRel);
+            // Engines of a hundred hosts are on one, whose processors would do nothing but change between their threads.
+            std::thread::sleep(rest);
         }
         engine.shutdown();
     }
@@ -107,13 +135,14 @@ fn a_target_that_many_peers_use_for_long_has_no_more_in_the_end() {
         stderr,
         "warn",
     );
-    let (stop, moved, came) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (stop, done) = (AtomicBool::new(false), Done::default());
+    let rest = Duration::from_secs(seconds) / 3600;
     let start = Instant::now();
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..count)
             .map(|number| {
-                let (address, stop, moved, came) = (target.address(), &stop, &moved, &came);
-                scope.spawn(move || peers(number, address, stop, moved, came))
+                let (address, stop, done) = (target.address(), &stop, &done);
+                scope.spawn(move || peers(number, address, rest, stop, done))
             })
             .collect();
         // The first third warms up; then each is looked at, and the most of the second third is what the last may have.
@@ -133,10 +162,11 @@ fn a_target_that_many_peers_use_for_long_has_no_more_in_the_end() {
             if said_at.elapsed() >= Duration::from_secs(60) {
                 said_at = Instant::now();
                 println!(
-                    "{:>5.0} s: {has:?}, {} peers came, {} GB moved",
+                    "{:>5.0} s: {has:?}, {} peers came, {} GB moved, {} batches again",
                     start.elapsed().as_secs_f64(),
-                    came.load(Acquire),
-                    moved.load(Acquire) >> 30
+                    done.came.load(Acquire),
+                    done.moved.load(Acquire) >> 30,
+                    done.again.load(Acquire)
                 );
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -149,11 +179,13 @@ fn a_target_that_many_peers_use_for_long_has_no_more_in_the_end() {
             panic!("each third was looked at: {most:?}");
         };
         println!(
-            "{count} peers at a time, {} in all, {} MiB moved in {seconds} s; most in the second third {second:?}, in the last {last:?}",
-            came.load(Acquire),
-            moved.load(Acquire) >> 20
+            "{count} peers at a time, {} in all, {} MiB moved in {seconds} s, {} batches again; most in the second third \
+             {second:?}, in the last {last:?}",
+            done.came.load(Acquire),
+            done.moved.load(Acquire) >> 20,
+            done.again.load(Acquire)
         );
-        assert!(moved.load(Acquire) > 0);
+        assert!(done.moved.load(Acquire) > 0);
         assert!(last.memory_kib <= second.memory_kib + second.memory_kib / 20 + 8192);
         assert!(last.descriptors <= second.descriptors + 2 * count);
         assert!(last.threads <= second.threads + 2);
