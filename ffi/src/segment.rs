@@ -192,7 +192,9 @@ impl From<RegisterError> for Failure {
             RegisterError::InUse { .. } => POLYRAIL_ERROR_IN_USE,
             RegisterError::Unprovable { .. } => POLYRAIL_ERROR_UNPROVABLE,
             RegisterError::NoDomain { .. } => POLYRAIL_ERROR_NOT_FOUND,
-            RegisterError::NotInDomain => POLYRAIL_ERROR_ARGUMENT,
+            RegisterError::NotInDomain | RegisterError::NotEncrypted { .. } => {
+                POLYRAIL_ERROR_ARGUMENT
+            }
             RegisterError::Forked => POLYRAIL_ERROR_FORKED,
             RegisterError::Gpu(CudaError::NoDevice { .. }) => POLYRAIL_ERROR_NOT_FOUND,
             RegisterError::Gpu(CudaError::ForeignPointer { .. }) => POLYRAIL_ERROR_ARGUMENT,

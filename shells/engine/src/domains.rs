@@ -88,7 +88,7 @@ impl Domains {
 
     /// What a domain is called; `None`: it is the common one.
     pub(crate) fn name(&self, domain: TrustDomain) -> Option<&str> {
-        let place = usize::from(domain.0).checked_sub(1)?;
+        let place = usize::from(domain.whole().0).checked_sub(1)?;
         Some(self.names.get(place)?)
     }
 

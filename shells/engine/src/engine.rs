@@ -115,6 +115,8 @@ pub struct RailStatus {
     pub name: String,
     /// It is a local address's second way to the peer, which carries bytes only while its first one is out.
     pub is_spare: bool,
+    /// It carries nothing, because an end of it is offered no more: [`Engine::reload`] has taken it out there.
+    pub is_withdrawn: bool,
     /// Where it stands.
     #[serde(serialize_with = "rail_state")]
     pub state: RailState,
@@ -189,6 +191,7 @@ impl Engine {
         }
         let shared = self.inner.fabric.shared();
         let peers = lock(&self.inner.sessions.peers);
+        let withdrawn = peers.withdrawn_rails();
         let status = |(number, name): (usize, &String)| {
             let rail = RailId(number as u16);
             let view = shared.view(rail)?;
@@ -196,6 +199,7 @@ impl Engine {
             Some(RailStatus {
                 name: name.clone(),
                 is_spare: view.is_spare,
+                is_withdrawn: withdrawn.contains(&rail),
                 state: view.state,
                 bytes: view.done_bytes,
                 inflight_bytes: view.inflight_bytes,

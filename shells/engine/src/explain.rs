@@ -176,7 +176,13 @@ impl Engine {
         is_first: bool,
     ) -> Option<RailChoice> {
         let view = self.inner.fabric.shared().view(rail)?;
+        let (name, is_withdrawn) = {
+            let peers = lock(&self.inner.sessions.peers);
+            let is_withdrawn = peers.withdrawn_rails().contains(&rail);
+            (peers.rail_name(rail).to_owned(), is_withdrawn)
+        };
         let (used, why) = match (is_first, view.state, view.is_spare) {
+            _ if is_withdrawn => (false, "withdrawn: an end of it is offered no more"),
             (false, ..) => (false, "its transport is not the first"),
             (_, RailState::Healthy, false) => (true, "healthy: takes its part of the slices"),
             (_, RailState::Healthy, true) => {
@@ -185,7 +191,7 @@ impl Engine {
             _ => (false, "takes no slices until it is healthy again"),
         };
         Some(RailChoice {
-            rail: lock(&self.inner.sessions.peers).rail_name(rail).to_owned(),
+            rail: name,
             tier,
             is_spare: view.is_spare,
             state: view.state,

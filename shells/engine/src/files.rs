@@ -152,6 +152,10 @@ impl Engine {
             return Err(FileError::ShutDown);
         }
         check_name(name).map_err(FileError::Name)?;
+        if inner.config.security.is_encrypted(name) {
+            let name = name.into();
+            return Err(FileError::Name(RegisterError::NotEncrypted { name }));
+        }
         let own = inner.segments.remote(segment);
         let own = own.filter(|own| own.is_file_here());
         let own = own.ok_or(FileError::Stale { segment })?;

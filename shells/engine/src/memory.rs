@@ -142,7 +142,13 @@ impl Engine {
         domain: TrustDomain,
     ) -> Result<SegmentId, RegisterError> {
         let on = region.device().map(|device| device.ordinal());
+        let encrypted = self.inner.config.security.is_encrypted(name);
+        let domain = match encrypted {
+            true => domain.encrypted(),
+            false => domain,
+        };
         match on {
+            Some(_) if encrypted => Err(RegisterError::NotEncrypted { name: name.into() }),
             Some(_) if domain != TrustDomain::COMMON => Err(RegisterError::NotInDomain),
             Some(ordinal) => self.add_device_memory(name, region, ordinal),
             None => self.add_memory(name, region, SegmentKind::Memory, domain),

@@ -68,7 +68,16 @@ impl Handler for Reception {
 
     fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor> {
         let node = |region: &Region| self.machine.memory_node(region);
-        self.segments.describe(name, domain, node)
+        let seen = self.segments.describe(name, domain, node);
+        if seen.is_none() && (self.segments.describe(name, domain.encrypted(), |_| None)).is_some()
+        {
+            polyrail_transport::complain!(
+                "a peer asks for segment \"{}\", which is for peers that encrypt only (security/encrypted_segments), and its \
+                 session does not: security/payload encrypt at either end would do",
+                name.escape_debug()
+            );
+        }
+        seen
     }
 
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {

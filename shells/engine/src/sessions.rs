@@ -191,6 +191,7 @@ impl Engine {
             secret: met.secret.clone(),
             incarnation: met.incarnation,
             rails,
+            rails_wrong: None,
             met: Arc::new(met.clone()),
             scratch,
             notifies: met.features & NOTIFICATIONS != 0,
@@ -259,10 +260,17 @@ impl Engine {
             Some(said) => Arc::new(self.said_again(&peer.met, said)),
         };
         self.withdraw_rails(&peer, &met);
-        match self.add_rails(&peer, met) {
-            Ok(None) => {}
-            Ok(Some(peer)) => self.renew_plans(&peer),
-            Err(error) => log::info!("peer \"{}\": {error}", peer.name.escape_debug()),
+        let added = self.add_rails(&peer, met);
+        let wrong = added.as_ref().err().map(OpenError::to_string);
+        let before = lock(&inner.sessions.peers)
+            .get_mut(id)
+            .and_then(|known| std::mem::replace(&mut known.rails_wrong, wrong.clone()));
+        // The peer says what it has on each of its connections.
+        if let Some(wrong) = wrong.filter(|wrong| before.as_ref() != Some(wrong)) {
+            log::info!("peer \"{}\": {wrong}", peer.name.escape_debug());
+        }
+        if let Ok(Some(peer)) = added {
+            self.renew_plans(&peer);
         }
     }
 

@@ -188,7 +188,7 @@ impl Transport for Loaded {
         domain: TrustDomain,
         secret: Option<SessionSecret>,
     ) {
-        if domain != TrustDomain::COMMON {
+        if domain.whole() != TrustDomain::COMMON {
             return;
         }
         if secret.is_some() && !self.has_tickets() {

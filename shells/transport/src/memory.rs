@@ -88,6 +88,25 @@ pub struct TrustDomain(pub u16);
 impl TrustDomain {
     /// That of peers and segments that nobody has put into another one.
     pub const COMMON: Self = Self(0);
+
+    /// Of the number: that bytes go encrypted.
+    const ENCRYPTED: u16 = 1 << 15;
+
+    /// The part of the domain where bytes go encrypted: of peers whose sessions encrypt, and of segments that are for
+    /// such sessions only.
+    pub const fn encrypted(self) -> Self {
+        Self(self.0 | Self::ENCRYPTED)
+    }
+
+    /// The domain, whether bytes go encrypted or not.
+    pub const fn whole(self) -> Self {
+        Self(self.0 & !Self::ENCRYPTED)
+    }
+
+    /// Whether a peer who is here may use a segment that is there.
+    pub fn may_use(self, segment: Self) -> bool {
+        self == segment || self == segment.encrypted()
+    }
 }
 
 /// A range of this process's memory that transports may touch until it is revoked.

@@ -56,6 +56,8 @@ class RailStats(TypedDict):
     rail: str
     state: Literal["healthy", "paused", "probing"]
     is_spare: bool
+    is_withdrawn: bool
+    """An end of it is offered no more: a reload has taken it out there."""
     bytes: int
     inflight_bytes: int
     bytes_per_sec: int

@@ -127,6 +127,7 @@ mod tests {
         let rail = |i| RailStatus {
             name: format!("tcp:127.0.0.{i}>127.0.0.{i}"),
             is_spare: false,
+            is_withdrawn: false,
             state: RailState::Healthy,
             bytes: 0,
             inflight_bytes: 0,

@@ -63,6 +63,7 @@ struct Rail {
     #[serde(rename = "rail")]
     name: String,
     is_spare: bool,
+    is_withdrawn: bool,
     state: String,
     bytes: u64,
     inflight_bytes: u64,
@@ -205,12 +206,16 @@ mod tests {
         let text = format!(
             r#"{{"name": "node-7", "version": "1", "listening": "10.0.0.1:7000",
             "rails": [
-                {{"rail": "tcp:a>b", "is_spare": false, "state": "healthy", "bytes": {}, "inflight_bytes": 65536,
+                {{"rail": "tcp:a>b", "is_spare": false, "is_withdrawn": false, "state": "healthy", "bytes": {},
+                  "inflight_bytes": 65536,
                   "bytes_per_sec": 2000000000}},
-                {{"rail": "tcp:c>d", "is_spare": false, "state": "paused", "bytes": {}, "inflight_bytes": 0,
+                {{"rail": "tcp:c>d", "is_spare": false, "is_withdrawn": false, "state": "paused", "bytes": {},
+                  "inflight_bytes": 0,
                   "bytes_per_sec": 1000000000}},
-                {{"rail": "tcp:a>d", "is_spare": true, "state": "healthy", "bytes": 0, "inflight_bytes": 0,
-                  "bytes_per_sec": 1}}],
+                {{"rail": "tcp:a>d", "is_spare": true, "is_withdrawn": false, "state": "healthy", "bytes": 0,
+                  "inflight_bytes": 0, "bytes_per_sec": 1}},
+                {{"rail": "tcp:e>f", "is_spare": false, "is_withdrawn": true, "state": "healthy", "bytes": 0,
+                  "inflight_bytes": 0, "bytes_per_sec": 1}}],
             "workers": [{{"worker": 0, "held": 3, "limit": 16384, "waiting": 0, "completions": 9,
                 "admission_timeouts": 0}}],
             "limits": [{{"what": "peers", "used": 2, "most": 1024}}],

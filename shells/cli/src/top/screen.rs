@@ -62,7 +62,7 @@ fn rails(text: &mut String, snapshot: &Snapshot, seen: &Seen) -> std::fmt::Resul
     let total = total(seen);
     writeln!(
         text,
-        "\n{:<36} {:<8} {:>7} {:>6} {:>9} {:>9}  last {HISTORY} looks",
+        "\n{:<36} {:<9} {:>7} {:>6} {:>9} {:>9}  last {HISTORY} looks",
         "rail", "state", "GB/s", "share", "learned", "in flight"
     )?;
     for rail in rails.iter().take(RAILS_MAX) {
@@ -77,9 +77,12 @@ fn rails(text: &mut String, snapshot: &Snapshot, seen: &Seen) -> std::fmt::Resul
         let most = rates.iter().copied().fold(0.0, f64::max);
         writeln!(
             text,
-            "{:<36} {:<8} {:>7.3} {:>4.0} % {:>9.3} {:>9}  {}",
+            "{:<36} {:<9} {:>7.3} {:>4.0} % {:>9.3} {:>9}  {}",
             rail.name,
-            rail.state,
+            match rail.is_withdrawn {
+                true => "withdrawn",
+                false => rail.state.as_str(),
+            },
             rate / 1e9,
             share,
             rail.bytes_per_sec as f64 / 1e9,
@@ -206,6 +209,7 @@ mod tests {
             "75 %",
             "25 %",
             "paused",
+            "withdrawn",
             "64KiB",
             "peers 2 of 1024",
             "shm to tcp",

@@ -218,7 +218,7 @@ impl Target {
         );
         ctx.handler.session_began(&Guest {
             session: id,
-            domain,
+            domain: scope(domain, secret.as_ref()),
             name: &hello.name,
             member: member.as_deref(),
             address: &remote,
@@ -426,7 +426,7 @@ impl Target {
             complain!("control: {text}");
             return wires.refuse(key, Refusal::Protocol, text);
         }
-        let domain = known.domain;
+        let domain = scope(known.domain, known.secret.as_ref());
         if let Some(stream) = wires.take_stream(key, proof) {
             ctx.handler.lane(InboundLane {
                 transport: join.transport,
@@ -454,7 +454,10 @@ impl Target {
         match frame {
             Frame::Describe { question, name } => {
                 let segment = (name.len() <= NAME_BYTES_MAX)
-                    .then(|| ctx.handler.describe(&name, session.domain))
+                    .then(|| {
+                        ctx.handler
+                            .describe(&name, scope(session.domain, session.secret.as_ref()))
+                    })
                     .flatten();
                 let says_nodes = wires.features(key) & NODES != 0;
                 send(wires, key, &description(question, segment, says_nodes));
@@ -922,6 +925,14 @@ impl Session {
         if let Call::Running { askers, .. } = &mut self.call {
             askers.remove(&key);
         }
+    }
+}
+
+/// What a session may use: of its trust domain all, if its lanes encrypt.
+fn scope(domain: TrustDomain, secret: Option<&SessionSecret>) -> TrustDomain {
+    match secret.is_some_and(SessionSecret::encrypts) {
+        true => domain.encrypted(),
+        false => domain,
     }
 }
 

@@ -921,6 +921,17 @@ pub(super) const ENGINE: &[Key<Config>] = &[
                   connections (module `tls`).",
         source: OURS,
     },
+    Key {
+        path: "security/encrypted_segments",
+        field: Field::Patterns {
+            get: |config| config.security.encrypted_segments.clone(),
+            set: |config, names| config.security.encrypted_segments = names,
+        },
+        meaning: "Segments of this engine, by their names, whose bytes go to other hosts encrypted or not at all: only \
+                  peers may open them whose sessions encrypt, because `security/payload` is `encrypt` at either end. \
+                  Memory of the host only. It needs `security/key_file` or `security/certificate`.",
+        source: OURS,
+    },
 ];
 
 /// Where the keys of [`DOMAIN`] are, below the name of a trust domain.
@@ -1206,6 +1217,15 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
             has_key || security.payload == Payload::Off
         },
         text: "is encrypt, which needs a key of the cluster to make keys of: security/key_file, or security/certificate",
+    },
+    Relation {
+        paths: ["security/encrypted_segments", "security/key_file"],
+        holds: |config| {
+            let security = &config.security;
+            let has_key = !security.key_file.is_empty() || !security.certificate.is_empty();
+            has_key || security.encrypted_segments.is_empty()
+        },
+        text: "are there, and no session can encrypt without a key of the cluster: security/key_file, or security/certificate",
     },
     Relation {
         paths: ["security/key_file", "security/certificate"],

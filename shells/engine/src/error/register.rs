@@ -64,6 +64,12 @@ pub enum RegisterError {
     },
     /// Memory of a GPU can be of the common trust domain only.
     NotInDomain,
+    /// Only memory of the host can be for peers that encrypt, and the configuration says that what has this name is for them
+    /// only ([`SecurityConfig::encrypted_segments`](crate::SecurityConfig::encrypted_segments)).
+    NotEncrypted {
+        /// The name.
+        name: String,
+    },
     /// This process was forked from the engine's: make an engine in this one.
     Forked,
 }
@@ -85,6 +91,11 @@ impl fmt::Display for RegisterError {
             Self::NotInDomain => write!(
                 f,
                 "memory of a GPU can be of the common trust domain only: peers may be staged to it, and slots are common"
+            ),
+            Self::NotEncrypted { name } => write!(
+                f,
+                "\"{name}\" is for peers that encrypt only (security/encrypted_segments), and that can be memory of the host \
+                 alone: what is on a GPU or in a file passes through slots that all peers share"
             ),
             Self::BadName { name } => write!(
                 f,

@@ -336,7 +336,7 @@ pub(super) const FAMILIES: &[Family] = &[
         kind: Kind::Gauge,
         unit: "",
         labels: &["state"],
-        help: "Rails in each state; spares are not counted as long as they have carried nothing",
+        help: "Rails in each state; not counted are spares as long as they have carried nothing, and rails that an operator has taken out",
         rows: rails,
     },
     Family {
@@ -653,7 +653,8 @@ fn age(rows: &mut Rows, oldest: Option<Duration>) {
 
 fn rails(stats: &Stats, rows: &mut Rows) {
     for state in [RailState::Healthy, RailState::Paused, RailState::Probing] {
-        let count = counted(stats).filter(|rail| rail.state == state).count();
+        let rails = counted(stats).filter(|rail| !rail.is_withdrawn && rail.state == state);
+        let count = rails.count();
         rows.now(vec![("state", state.name().into())], count as u64);
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Peer {
     pub(crate) secret: Option<SessionSecret>,
     pub(crate) incarnation: u64,
     pub(crate) rails: Vec<PeerRail>,
+    /// Why what it has offered since makes no rails.
+    pub(crate) rails_wrong: Option<String>,
     /// What it has said of itself last, and the transports that hold between it and this engine.
     pub(crate) met: Arc<Introduction>,
     /// What probes write to.

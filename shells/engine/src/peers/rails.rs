@@ -1,5 +1,6 @@
 //! The rails to a peer: what they join, and how they are numbered and installed.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -242,6 +243,13 @@ impl Peers {
         self.rail_names
             .get(rail.index())
             .map_or("?", String::as_str)
+    }
+
+    /// Rails that an operator has taken an end of out of use.
+    pub(crate) fn withdrawn_rails(&self) -> BTreeSet<RailId> {
+        let rails = self.peers.iter().flat_map(|peer| &peer.rails);
+        let withdrawn = rails.filter(|rail| rail.is_withdrawn);
+        withdrawn.map(|rail| rail.rail).collect()
     }
 
     /// The rails to a peer that has introduced itself, of every transport that both ends have; behind them their spares.

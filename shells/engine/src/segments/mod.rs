@@ -319,7 +319,7 @@ impl Segments {
         let id = self.by_name(name)?;
         if let Some(file) = self.read(|tables| tables.offers.get(&id).cloned()) {
             // What is offered passes through slots, which are for the common domain.
-            return (domain == TrustDomain::COMMON).then_some(file);
+            return (domain.whole() == TrustDomain::COMMON).then_some(file);
         }
         let local = self.local(id)?;
         let region = &local.region;
@@ -486,5 +486,34 @@ mod tests {
         engine.unregister(id).unwrap();
         let error = engine.unregister(id).unwrap_err();
         assert!(matches!(error, RegisterError::Stale { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_key_of_a_segment_for_peers_that_encrypt_opens_nothing_to_others() {
+        let red = TrustDomain(1);
+        let segments = Segments::new(8);
+        let add = |name, domain| {
+            let region = Region::allocate(4096, Access::RemoteRead).unwrap();
+            let key = region.key();
+            let kind = SegmentKind::Memory;
+            segments
+                .add_local(name, region, kind, Some(domain))
+                .unwrap();
+            (key, name)
+        };
+        let (open, guarded) = (add("open", red), add("guarded", red.encrypted()));
+        // (who asks, whether what is open is there, whether what is guarded is)
+        for (who, sees_open, sees_guarded) in [
+            (red, true, false),
+            (red.encrypted(), true, true),
+            (TrustDomain::COMMON, false, false),
+            (TrustDomain::COMMON.encrypted(), false, false),
+        ] {
+            for ((key, name), sees) in [(&open, sees_open), (&guarded, sees_guarded)] {
+                assert_eq!(segments.find(key, who).is_some(), sees, "{who:?} {name}");
+                let described = segments.describe(name, who, |_| None);
+                assert_eq!(described.is_some(), sees, "{who:?} {name}");
+            }
+        }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct LocalSegment {
 impl LocalSegment {
     /// Whether peers of a trust domain may know of it.
     pub(super) fn is_for(&self, domain: TrustDomain) -> bool {
-        self.domain.is_none_or(|own| own == domain)
+        self.domain.is_none_or(|own| domain.may_use(own))
     }
 }
 

@@ -90,7 +90,14 @@ impl Pair {
 
     /// One whose initiator is started by `start`.
     pub(crate) fn with(bytes: u64, start: impl FnOnce(&Arc<Faults>) -> Engine) -> Self {
-        let target = target("target");
+        Self::at(target("target"), bytes, start)
+    }
+
+    pub(crate) fn at(
+        target: Engine,
+        bytes: u64,
+        start: impl FnOnce(&Arc<Faults>) -> Engine,
+    ) -> Self {
         let there = target.allocate("mem", bytes, Access::RemoteReadWrite);
         let faults = Arc::new(Faults::new());
         let initiator = start(&faults);

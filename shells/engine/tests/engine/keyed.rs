@@ -3,7 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use polyrail::{Access, Config, Engine, Op, Payload, Request, SecurityConfig};
+use polyrail::{
+    Access, Config, Engine, FileTerms, Op, OpenError, Payload, Request, SecurityConfig,
+};
 
 use crate::fixture::{MIB, PATIENCE, address, bytes, completed, poison};
 
@@ -148,5 +150,73 @@ fn an_engine_that_is_to_encrypt_sends_nothing_that_is_not() {
         completed(&engine.submit(&[request]).unwrap());
         assert!(bytes(&there).iter().all(|byte| *byte == 7));
         assert_eq!(target.stats().lanes_denied, 0);
+    }
+}
+
+#[test]
+fn a_segment_can_be_for_peers_that_encrypt_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("cluster.key");
+    polyrail::keygen(&key).unwrap();
+    let config = |name: &str, payload, encrypted: &[&str], key_file: &str| {
+        let config = Config {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            workers: 1,
+            security: SecurityConfig {
+                key_file: key_file.into(),
+                payload,
+                encrypted_segments: encrypted.iter().map(|name| (*name).into()).collect(),
+                ..SecurityConfig::default()
+            },
+            ..Config::named(name)
+        };
+        // A kernel without TLS can encrypt nothing over a wire; what is in this host needs none.
+        config.without("tcp")
+    };
+    let key_file = key.to_str().unwrap();
+    let keyless = Engine::new(config("keyless", Payload::Off, &["kv-*"], ""));
+    let keyless = keyless.err().unwrap();
+    let text = keyless.to_string();
+    assert!(
+        keyless.is_usage() && text.contains("security/encrypted_segments"),
+        "{text}"
+    );
+
+    let target = Engine::new(config("target", Payload::Off, &["kv-*"], key_file)).unwrap();
+    for name in ["kv-1", "weights"] {
+        target.allocate(name, MIB, Access::RemoteReadWrite).unwrap();
+    }
+    // Slots that files pass through are for all.
+    let path = folder.path().join("file");
+    std::fs::write(&path, [1; 4096]).unwrap();
+    let file = target.open_file(&path, &FileTerms::default()).unwrap();
+    let offered = target.offer_file(file, "kv-file", Access::RemoteRead);
+    let text = offered.unwrap_err().to_string();
+    assert!(text.contains("security/encrypted_segments"), "{text}");
+    target.offer_file(file, "file", Access::RemoteRead).unwrap();
+
+    for (payload, names) in [
+        (Payload::Off, &["weights"][..]),
+        (Payload::Encrypt, &["weights", "kv-1"]),
+    ] {
+        let engine = Engine::new(config("initiator", payload, &[], key_file)).unwrap();
+        let local = engine.allocate("local", MIB, Access::Local).unwrap();
+        for name in ["kv-1", "weights", "kv-2"] {
+            let opened = engine.open_segment(&address(&target, name));
+            if !names.contains(&name) {
+                let error = opened.unwrap_err();
+                assert!(matches!(error, OpenError::NoSuchSegment { .. }), "{error}");
+                continue;
+            }
+            let request = Request {
+                op: Op::Write,
+                local,
+                local_offset: 0,
+                remote: opened.unwrap(),
+                remote_offset: 0,
+                length: MIB,
+            };
+            completed(&engine.submit(&[request]).unwrap());
+        }
     }
 }

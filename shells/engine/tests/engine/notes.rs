@@ -8,7 +8,7 @@ static NOTES: Notes = Notes(Mutex::new(Vec::new()));
 
 impl log::Log for Notes {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        metadata.level() <= log::Level::Warn
+        metadata.level() <= log::Level::Info
     }
 
     fn log(&self, record: &log::Record<'_>) {
@@ -25,7 +25,7 @@ pub(crate) fn listen() {
     static LOGGER: Once = Once::new();
     LOGGER.call_once(|| {
         log::set_logger(&NOTES).unwrap();
-        log::set_max_level(log::LevelFilter::Warn);
+        log::set_max_level(log::LevelFilter::Info);
     });
 }
 
@@ -36,8 +36,12 @@ pub(crate) fn logged(text: &str) -> bool {
 
 /// Whether a line with both of these was.
 pub(crate) fn logged_with(text: &str, other: &str) -> bool {
+    times_logged(text, other) > 0
+}
+
+/// How many lines with both of these there were.
+pub(crate) fn times_logged(text: &str, other: &str) -> usize {
     let notes = NOTES.0.lock().unwrap();
-    notes
-        .iter()
-        .any(|line| line.contains(text) && line.contains(other))
+    let both = |line: &&String| line.contains(text) && line.contains(other);
+    notes.iter().filter(both).count()
 }

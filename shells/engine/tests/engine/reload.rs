@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use polyrail::{Config, Engine, EngineError, RailState};
 
 use crate::fixture::*;
+use crate::notes::{listen, times_logged};
 
 #[test]
 fn rails_that_are_taken_out_carry_nothing_until_they_are_named_again() {
@@ -66,6 +67,30 @@ fn rails_that_are_taken_out_carry_nothing_until_they_are_named_again() {
             until("it is used again", carries_on);
         }
     });
+}
+
+#[test]
+fn rails_that_a_peer_has_fewer_of_are_told_of_once() {
+    listen();
+    let target = || target_config("fewer");
+    let pair = Pair::at(Engine::new(target()).unwrap(), MIB, initiator);
+    let reload = |rails: &[_]| {
+        let rails = rails.to_vec();
+        pair.target.reload(&Config { rails, ..target() }).unwrap();
+    };
+    let last = || pair.initiator.rails()[RAILS - 1].is_withdrawn;
+    for turn in 1..=2 {
+        reload(&rails()[..RAILS - 1]);
+        until("it is out", last);
+        until("it is said", || {
+            times_logged("peer \"fewer\"", "rails") >= turn
+        });
+        // Each of its connections has said so meanwhile.
+        (0..20).for_each(|round| pair.exchange(round));
+        assert_eq!(times_logged("peer \"fewer\"", "rails"), turn);
+        reload(&rails());
+        until("it is back", || !last());
+    }
 }
 
 /// Stops what goes on without end, also when a check fails.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use polyrail_control::security::fits;
 
 /// Who is a member, and who may know of which segments. Without it nobody is asked for a key, and there is one trust domain, in
 /// which all are.
@@ -27,8 +28,19 @@ pub struct SecurityConfig {
     pub old_key: Duration,
     /// What bytes of requests go in from host to host.
     pub payload: Payload,
+    /// Segments of this engine, by their names, that only peers may use whose sessions encrypt; a peer's do if either end has
+    /// [`Payload::Encrypt`]. Memory of the host only. A name may begin or end with `*`, which stands for anything.
+    pub encrypted_segments: Vec<String>,
     /// Trust domains by their names: see [`crate::Engine::domain`].
     pub domains: BTreeMap<String, DomainConfig>,
+}
+
+impl SecurityConfig {
+    /// Whether only peers whose sessions encrypt may use a segment of this name.
+    pub(crate) fn is_encrypted(&self, segment: &str) -> bool {
+        let mut patterns = self.encrypted_segments.iter();
+        patterns.any(|pattern| fits(pattern, segment))
+    }
 }
 
 /// What bytes of requests go in from host to host.
