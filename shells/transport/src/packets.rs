@@ -26,6 +26,9 @@ const BACKLOG: i32 = 256;
 /// machine that is busy.
 const ROOM_WAIT: Duration = Duration::from_millis(20);
 
+/// What is said of a process in another pid namespace that is not below this one's.
+const FOREIGN: &str = "it is a process of another pid namespace, whose end nobody here could see";
+
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 fn packets() -> io::Result<OwnedFd> {
@@ -75,7 +78,12 @@ pub fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
 
 /// Whose process is at the other end of a socket.
 pub fn user(socket: &OwnedFd) -> io::Result<Uid> {
-    Ok(socket_peercred(socket)?.uid)
+    let peer = socket_peercred(socket).map_err(|error| match error.raw_os_error() {
+        // Its process has no number here.
+        0 => io::Error::other(FOREIGN),
+        _ => error.into(),
+    });
+    Ok(peer?.uid)
 }
 
 /// Whether the process at the other end of a socket is of this process's user.
@@ -142,4 +150,45 @@ pub fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<(T, O
 /// What came makes no sense.
 pub fn nonsense(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// In a child: the name that it is to listen under.
+    const NAME: &str = "POLYRAIL_TEST_FOREIGN";
+
+    #[test]
+    fn a_process_of_another_pid_namespace_is_told_apart() {
+        if let Ok(name) = std::env::var(NAME) {
+            let listener = listen_at(name.as_bytes()).unwrap();
+            let socket = loop {
+                match accept(&listener) {
+                    Err(error) if is_passing(&error) => std::thread::yield_now(),
+                    accepted => break accepted.unwrap(),
+                }
+            };
+            return assert_eq!(user(&socket).unwrap_err().to_string(), FOREIGN);
+        }
+        let name = format!("polyrail-test-{}", std::process::id());
+        let itself = std::env::current_exe().unwrap();
+        let mut child = Command::new("unshare");
+        child.args(["--pid", "--fork", "--mount-proc"]).arg(itself);
+        child.args([
+            "--exact",
+            "packets::tests::a_process_of_another_pid_namespace_is_told_apart",
+        ]);
+        let mut child = child.env(NAME, &name).spawn().expect("util-linux");
+        let ended = loop {
+            let _socket = connect_to(name.as_bytes());
+            if let Some(ended) = child.try_wait().unwrap() {
+                break ended;
+            }
+            std::thread::yield_now();
+        };
+        assert!(ended.success(), "{ended}");
+    }
 }
