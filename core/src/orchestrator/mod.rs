@@ -84,7 +84,7 @@ pub struct Config<P = Spray> {
     pub progress_floor: Duration,
     /// How long a lane may take to open.
     pub open_timeout: Duration,
-    /// A peer that nothing is heard from for so long is silent.
+    /// A peer that nothing is heard from for so long is silent; for twice as long while nothing goes to it or waits for it.
     pub peer_silence: Duration,
     /// How long proof is waited for before a report says `Indeterminate`, and how long requests wait for a
     /// peer without a usable rail. From the last sign of life if the peer is silent.

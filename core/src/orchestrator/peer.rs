@@ -208,7 +208,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
             return;
         };
         if !row.silent {
-            let due = row.heard_at + silence;
+            let mut due = row.heard_at + silence;
+            // It is asked less often then, and nothing waits for what is found out later.
+            if due <= now && self.nothing_goes_to(peer) {
+                due = due + silence;
+            }
             if due <= now {
                 self.went_silent(now, peer);
             } else {
@@ -216,6 +220,14 @@ impl<P: Chooser> Orchestrator<'_, P> {
             }
         }
         self.fail_stuck(now, peer);
+    }
+
+    /// Whether nothing goes to a peer or waits for it, of this worker or another one.
+    fn nothing_goes_to(&self, peer: PeerId) -> bool {
+        let waits = |row: &Peer| row.pending.any().is_some();
+        let mut rails = self.rails_of(peer);
+        !self.peers.get(peer.index()).is_some_and(waits)
+            && rails.all(|rail| self.shared.inflight_bytes(rail) == 0)
     }
 
     fn went_silent(&mut self, now: Instant, peer: PeerId) {

@@ -1094,6 +1094,28 @@ fn a_stopped_peer_ends_in_indeterminate_writes_failed_reads_and_a_late_proof() {
 }
 
 #[test]
+fn a_peer_that_nothing_goes_to_may_be_quiet_for_twice_as_long() {
+    // It is asked once a second then, and a fifth of a second without a processor ended its lanes.
+    for (busy, silence_ms) in [(true, 1_200), (false, 2_400)] {
+        let mut world = ending::warmed(World::new(Policy::Spray, 2));
+        world.stopped = true;
+        if busy {
+            world.submit(1, Op::Write, 1 << 20);
+        }
+        let heard_at = world.core.peers[PEER.index()].heard_at();
+        while !world.core.is_silent(PEER) {
+            world.run(world.now + Duration::from_millis(1));
+            assert!(world.now < heard_at + Duration::from_secs(3), "{busy}");
+        }
+        let after = world.now.since(heard_at).as_nanos() / 1_000_000;
+        assert!(
+            (silence_ms..silence_ms + 5).contains(&after),
+            "{busy}: {after}"
+        );
+    }
+}
+
+#[test]
 fn without_any_rail_requests_fail_within_the_bound() {
     let mut world = World::new(Policy::Spray, 2);
     for link in &mut world.links[..2] {

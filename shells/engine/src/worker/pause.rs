@@ -10,8 +10,9 @@ use crate::post::Command;
 /// A worker that is so late for what is due has stood still, as in a process that was stopped.
 const LATE: Duration = Duration::from_millis(20);
 
-/// How long the control thread may take to hand in what was said meanwhile.
-const CATCH_UP_MAX: Duration = Duration::from_millis(200);
+/// How long the control thread may take to hand in what was said meanwhile: as long as this thread was late, which the other
+/// is as likely to be where processors are short, and within these bounds.
+const CATCH_UP: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 impl Loop<'_> {
     /// Whether what is due may be done now, if the last look was at `before`. After a pause that has to wait until the
@@ -20,15 +21,16 @@ impl Loop<'_> {
         if let Some(until) = self.catches_up_by {
             return until <= now && self.catches_up_by.take().is_some();
         }
-        let is_late = |at: Instant| now.since(at) > LATE;
-        if !is_late(before) || !self.core.poll_timeout().is_some_and(|(at, _)| is_late(at)) {
+        let due = self.core.poll_timeout();
+        let late = due.map_or(Duration::ZERO, |(due, _)| now.since(due.max(before)));
+        if late <= LATE {
             return true;
         }
         let is_own = |post: &&Arc<_>| std::ptr::eq(Arc::as_ptr(post), self.post);
         let Some(post) = self.around.posts.iter().find(is_own).cloned() else {
             return true;
         };
-        self.catches_up_by = Some(now + CATCH_UP_MAX);
+        self.catches_up_by = Some(now + late.max(CATCH_UP.0).min(CATCH_UP.1));
         let told = move || post.send(Command::CaughtUp);
         self.around.plane.hear(told);
         false
