@@ -84,7 +84,8 @@ pub struct Config<P = Spray> {
     pub progress_floor: Duration,
     /// How long a lane may take to open.
     pub open_timeout: Duration,
-    /// A peer that nothing is heard from for so long is silent; for twice as long while nothing goes to it or waits for it.
+    /// A peer that nothing is heard from for so long is silent. While nothing goes to it or waits for it that takes as
+    /// long again, or half of `fence_timeout` if that is less.
     pub peer_silence: Duration,
     /// How long proof is waited for before a report says `Indeterminate`, and how long requests wait for a
     /// peer without a usable rail. From the last sign of life if the peer is silent.

@@ -209,9 +209,9 @@ impl<P: Chooser> Orchestrator<'_, P> {
         };
         if !row.silent {
             let mut due = row.heard_at + silence;
-            // It is asked less often then, and nothing waits for what is found out later.
+            // It is asked less often then. What comes to it meanwhile is still reported within its bound.
             if due <= now && self.nothing_goes_to(peer) {
-                due = due + silence;
+                due = due + silence.min(self.config.fence_timeout.divided_by(2));
             }
             if due <= now {
                 self.went_silent(now, peer);

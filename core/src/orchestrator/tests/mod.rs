@@ -1094,9 +1094,9 @@ fn a_stopped_peer_ends_in_indeterminate_writes_failed_reads_and_a_late_proof() {
 }
 
 #[test]
-fn a_peer_that_nothing_goes_to_may_be_quiet_for_twice_as_long() {
+fn a_peer_that_nothing_goes_to_may_be_quiet_for_longer() {
     // It is asked once a second then, and a fifth of a second without a processor ended its lanes.
-    for (busy, silence_ms) in [(true, 1_200), (false, 2_400)] {
+    for (busy, silence_ms) in [(true, 1_200), (false, 2_200)] {
         let mut world = ending::warmed(World::new(Policy::Spray, 2));
         world.stopped = true;
         if busy {
@@ -1112,6 +1112,25 @@ fn a_peer_that_nothing_goes_to_may_be_quiet_for_twice_as_long() {
             (silence_ms..silence_ms + 5).contains(&after),
             "{busy}: {after}"
         );
+    }
+}
+
+#[test]
+fn what_comes_to_a_dead_peer_is_reported_within_the_bound_whenever_it_comes() {
+    for (op, dead_ms) in [Op::Write, Op::Read]
+        .into_iter()
+        .flat_map(|op| [0, 600, 1_150, 1_250, 1_700, 2_150, 2_250, 4_000].map(|ms| (op, ms)))
+    {
+        let mut world = ending::warmed(World::new(Policy::Spray, 2));
+        world.stopped = true;
+        world.run(world.now + Duration::from_millis(dead_ms));
+        world.submit(1, op, 1 << 20);
+        let submitted_at = world.now;
+        world.run_until_reported(1, Duration::from_secs(3));
+        assert_eq!(world.reports.len(), 1, "{op:?} after {dead_ms} ms");
+        let after = world.now.since(submitted_at);
+        let bound = Duration::from_millis(2_005);
+        assert!(after <= bound, "{op:?} after {dead_ms} ms: {after:?}");
     }
 }
 

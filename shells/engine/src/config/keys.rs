@@ -315,7 +315,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| millis(config.health.peer_silence),
             set: |config, ms| config.health.peer_silence = Duration::from_millis(ms),
         },
-        meaning: "A peer that nothing is heard from for so long is silent. At least twice `health/heartbeat_ms`.",
+        meaning: "A peer that nothing is heard from for so long is silent; later while nothing goes to it, by half of \
+                  `health/fence_timeout_ms` at most. At least twice `health/heartbeat_ms`.",
         source: OURS,
     },
     Key {
