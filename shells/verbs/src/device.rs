@@ -78,7 +78,11 @@ impl Device {
         (number, opening): (usize, u32),
         settings: Settings,
     ) -> io::Result<Self> {
-        let context = Arc::new(Context::open(calls, &found.device)?);
+        let context = Arc::new(Context::open(
+            calls,
+            &found.device,
+            sysfs.has_peer_memory(),
+        )?);
         let can = context.attributes()?;
         let port = context.port(found.port)?;
         // One more goes behind those of core.

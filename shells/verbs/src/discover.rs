@@ -281,6 +281,17 @@ impl Sysfs {
         links.find_map(|link| fs::canonicalize(self.root.join(link)).ok())
     }
 
+    /// Whether a module of the kernel lets devices register memory of GPUs by its address, as if it were the host's:
+    /// `nvidia-peermem`, or what it was called before it came with the driver.
+    pub(crate) fn has_peer_memory(&self) -> bool {
+        const SIGNS: [&str; 3] = [
+            "module/nvidia_peermem",
+            "kernel/mm/memory_peers/nv_mem",
+            "kernel/mm/memory_peers/nv_mem_nc",
+        ];
+        SIGNS.iter().any(|sign| self.root.join(sign).exists())
+    }
+
     /// The GPUs on PCI buses, by address, and where each is, from the root on.
     pub(crate) fn gpus(&self) -> Vec<(String, Vec<String>)> {
         let at = "bus/pci/devices";

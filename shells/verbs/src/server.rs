@@ -113,7 +113,7 @@ impl Transport for VerbsTransport {
     fn capabilities(&self) -> Capabilities {
         let services = self.common.services.all();
         let mut devices = services.iter().map(|service| service.site.device());
-        let registers = devices.all(|device| device.context.registers_dma_bufs());
+        let registers = devices.all(|device| device.context.registers_gpus());
         match self.common.settings.gpu_memory && registers {
             true => Capabilities::HOST
                 .with_local(MemoryKind::Device)

@@ -164,9 +164,9 @@ impl Services {
         let place = others.len();
         let open = || {
             let device = Device::open(&self.calls, &self.sysfs, &found, place, self.settings)?;
-            if self.settings.gpu_memory && !device.context.registers_dma_bufs() {
+            if self.settings.gpu_memory && !device.context.registers_gpus() {
                 let mut before = others.iter().map(|other| other.site.device());
-                if place > 0 && before.all(|other| other.context.registers_dma_bufs()) {
+                if place > 0 && before.all(|other| other.context.registers_gpus()) {
                     let text = "it does not register memory of GPUs, as the others do";
                     return Err(io::Error::new(io::ErrorKind::Unsupported, text));
                 }

@@ -30,7 +30,7 @@ pub struct Settings {
     /// Writes of up to so many bytes carry them themselves, which spares the device from reading memory. Devices that can
     /// do less do less; 0: none does.
     pub inline_bytes: u16,
-    /// Moves bytes of GPUs' memory too, registered through its DMA-BUF. Not tried on hardware yet.
+    /// Moves bytes of GPUs' memory too, registered through its DMA-BUF or by nvidia-peermem. Not tried on hardware yet.
     pub gpu_memory: bool,
     /// Lets devices write memory in another order than packets came in, where they can.
     pub relaxed_ordering: bool,

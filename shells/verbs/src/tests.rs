@@ -119,7 +119,16 @@ impl Pair {
 
     /// With segments of so many bytes.
     fn of(bytes: u64, settings: Settings, access: Access) -> Self {
-        let (root, sysfs) = stub::machine().unwrap();
+        Self::on(stub::machine().unwrap(), bytes, settings, access)
+    }
+
+    /// On this machine.
+    fn on(
+        (root, sysfs): (tempfile::TempDir, Sysfs),
+        bytes: u64,
+        settings: Settings,
+        access: Access,
+    ) -> Self {
         let regions = Arc::new(Regions::default());
         let over = |regions: Arc<Regions>| {
             VerbsTransport::over(&stub::calls(), &sysfs, regions, settings).unwrap()
@@ -1030,45 +1039,86 @@ impl DeviceMemory for Gpu {
 }
 
 #[test]
-fn memory_of_a_gpu_is_registered_through_its_dma_buf_or_not_at_all() {
+fn memory_of_a_gpu_is_registered_through_its_dma_buf_else_by_its_address_where_the_kernel_lets() {
     let _turn = turn();
     let settings = Settings {
         gpu_memory: true,
         ..Settings::default()
     };
-    stub::take_dma_bufs();
-    let mut pair = Pair::with(settings, Access::RemoteReadWrite);
-    let capabilities = pair.target.capabilities();
-    assert!(capabilities.allows_local(MemoryKind::Device));
-    assert!(capabilities.allows_remote(MemoryKind::Device));
-    pair.opened(1);
-    let file = tempfile::tempfile().unwrap();
-    let fd = file.as_raw_fd();
-    for (segment, shared) in [(SegmentRef(7), Some(file)), (SegmentRef(8), None)] {
+    // (signs of a module of the kernel's, whether the memory has a DMA-BUF, whether it is registered)
+    let cases = [
+        ("", true, true),
+        ("", false, false),
+        ("module/nvidia_peermem", true, true),
+        ("module/nvidia_peermem", false, true),
+        ("kernel/mm/memory_peers/nv_mem", false, true),
+        ("kernel/mm/memory_peers/nv_mem_nc", false, true),
+    ];
+    for (sign, has_dma_buf, is_registered) in cases {
+        let (root, sysfs) = stub::machine().unwrap();
+        if !sign.is_empty() {
+            std::fs::create_dir_all(root.path().join(sign)).unwrap();
+        }
+        stub::take_dma_bufs();
+        let mut pair = Pair::on((root, sysfs), BYTES, settings, Access::RemoteReadWrite);
+        let capabilities = pair.target.capabilities();
+        assert!(capabilities.allows_local(MemoryKind::Device));
+        assert!(capabilities.allows_remote(MemoryKind::Device));
+        pair.opened(1);
+        let shared = has_dma_buf.then(|| tempfile::tempfile().unwrap());
+        let fd = shared.as_ref().map(|file| file.as_raw_fd());
         let behind = Region::allocate(BYTES, Access::Local).unwrap();
-        let (base, is_shared) = (behind.base(), shared.is_some());
+        let base = behind.base();
         let owner: Arc<dyn std::any::Any + Send + Sync> = Arc::new(behind);
         let gpu = Arc::new(Gpu { shared });
         // SAFETY: the owner keeps the range mapped.
         let region = unsafe { Region::of_device(base, BYTES, Access::Local, gpu, Some(owner)) };
+        let segment = SegmentRef(7);
         pair.endpoint
             .attach_local(segment, Arc::new(region.unwrap()));
         let mut write = work(1, Op::Write, 16, 8, true);
         write.local.segment = segment;
         let posted = pair.post(1, &[write]);
-        match is_shared {
-            true => {
-                assert_eq!(pair.completed(1), [(1, SUCCESS)]);
-                // With both devices.
-                let mut seen = Vec::new();
-                pair.until(|_| {
-                    seen.append(&mut stub::take_dma_bufs());
-                    seen.len() == 2
-                });
-                assert_eq!(seen, [(4096, BYTES, fd); 2]);
-            }
-            false => assert_eq!(posted.stop, Stop::Rejected(Cause::Fatal)),
+        if !is_registered {
+            assert_eq!(posted.stop, Stop::Rejected(Cause::Fatal), "{sign}");
+            continue;
         }
+        assert_eq!(pair.completed(1), [(1, SUCCESS)], "{sign}");
+        let mut seen = Vec::new();
+        // With both devices.
+        pair.until(|_| {
+            seen.append(&mut stub::take_dma_bufs());
+            seen.len() == 2 || !has_dma_buf
+        });
+        let expected = fd.map(|fd| vec![(4096, BYTES, fd); 2]);
+        assert_eq!(seen, expected.unwrap_or_default(), "{sign}");
+    }
+}
+
+#[test]
+fn gpus_are_served_where_the_library_or_the_kernel_registers_their_memory() {
+    let _turn = turn();
+    let settings = Settings {
+        gpu_memory: true,
+        ..Settings::default()
+    };
+    // (whether the library registers DMA-BUFs, whether the kernel takes addresses, whether GPUs are served)
+    let cases = [
+        (true, false, true),
+        (false, true, true),
+        (false, false, false),
+    ];
+    for (library, kernel, serves) in cases {
+        let (root, sysfs) = stub::machine().unwrap();
+        if kernel {
+            std::fs::create_dir_all(root.path().join("module/nvidia_peermem")).unwrap();
+        }
+        let mut calls = stub::calls();
+        calls.reg_dmabuf_mr = calls.reg_dmabuf_mr.filter(|_| library);
+        let regions = Arc::<Regions>::default();
+        let transport = VerbsTransport::over(&calls, &sysfs, regions, settings).unwrap();
+        let can = transport.capabilities().allows_local(MemoryKind::Device);
+        assert_eq!(can, serves, "library {library}, kernel {kernel}");
     }
 }
 

@@ -824,8 +824,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.verbs.gpu_memory,
             set: |config, moves| config.verbs.gpu_memory = moves,
         },
-        meaning: "Moves bytes of GPUs' memory too, registered through its DMA-BUF. Off until it has been tried on \
-                  hardware.",
+        meaning: "Moves bytes of GPUs' memory too, registered through its DMA-BUF or by nvidia-peermem. Off until it has \
+                  been tried on hardware.",
         source: OURS,
     },
     Key {

@@ -68,6 +68,8 @@ pub(crate) struct Context {
     wake: OnceLock<Arc<OwnedFd>>,
     /// The device's name.
     name: String,
+    /// The kernel takes addresses of GPUs (`nvidia-peermem`).
+    peer_memory: bool,
 }
 
 /// Something that the device was told to let go of, and may go on with until its context has been closed.
@@ -100,13 +102,13 @@ pub(crate) enum Event {
 }
 
 impl Context {
-    /// Whether the library can register memory of other devices.
-    pub(crate) fn registers_dma_bufs(&self) -> bool {
-        self.calls.reg_dmabuf_mr.is_some()
+    /// Whether memory of GPUs can be registered: as DMA-BUFs by the library, or by its address by the kernel.
+    pub(crate) fn registers_gpus(&self) -> bool {
+        self.calls.reg_dmabuf_mr.is_some() || self.peer_memory
     }
 
-    /// Opens the device of this name.
-    pub(crate) fn open(calls: &Calls, name: &str) -> io::Result<Self> {
+    /// Opens the device of this name. `peer_memory`: the kernel takes addresses of GPUs.
+    pub(crate) fn open(calls: &Calls, name: &str, peer_memory: bool) -> io::Result<Self> {
         let mut opened = None;
         Self::each(calls, |found, device| {
             if found == name {
@@ -127,6 +129,7 @@ impl Context {
             heard: Mutex::default(),
             wake: OnceLock::new(),
             name: name.to_owned(),
+            peer_memory,
         };
         let fd = context.async_fd();
         let flags = rustix::fs::fcntl_getfl(fd)?;
@@ -424,7 +427,20 @@ impl Mr {
             0
         };
         let access = access | relaxed;
-        let (call, raw) = if region.device().is_some() {
+        let by_address = || {
+            // SAFETY: the range is mapped, or of a GPU and only looked up, and pinned until after it is deregistered.
+            let raw = unsafe {
+                (pd.context.calls.reg_mr_iova2)(
+                    pd.raw.as_ptr(),
+                    address.cast(),
+                    length,
+                    named,
+                    access,
+                )
+            };
+            made("ibv_reg_mr", raw)
+        };
+        let by_dma_buf = || {
             let missing = |what| io::Error::new(io::ErrorKind::Unsupported, what);
             let buffer = region.dma_buf();
             let buffer = buffer.ok_or_else(|| missing("the memory's device shares no DMA-BUF"))?;
@@ -441,22 +457,24 @@ impl Mr {
                     access as c_int,
                 )
             };
-            ("ibv_reg_dmabuf_mr", raw)
-        } else {
-            // SAFETY: the range is mapped, and pinned until after it is deregistered.
-            let raw = unsafe {
-                (pd.context.calls.reg_mr_iova2)(
-                    pd.raw.as_ptr(),
-                    address.cast(),
-                    length,
-                    named,
-                    access,
-                )
-            };
-            ("ibv_reg_mr", raw)
+            made("ibv_reg_dmabuf_mr", raw)
         };
+        let raw = match (region.device(), pd.context.peer_memory) {
+            (None, _) => by_address(),
+            (Some(_), true) => by_dma_buf().or_else(|why| {
+                let other = |error: io::Error| {
+                    let text = format!("{why}; and by its address (nvidia-peermem): {error}");
+                    io::Error::new(error.kind(), text)
+                };
+                by_address().map_err(other)
+            }),
+            (Some(_), false) => by_dma_buf().map_err(|why| {
+                let text = format!("{why}; nvidia-peermem, the other way, is not loaded");
+                io::Error::new(why.kind(), text)
+            }),
+        }?;
         Ok(Self {
-            raw: made(call, raw)?,
+            raw,
             pd: pd.clone(),
             address: named,
             pinned: Some(pinned),
