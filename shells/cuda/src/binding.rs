@@ -17,6 +17,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::sys::{
@@ -24,7 +25,7 @@ use cudarc::driver::sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemFabricHandle,
     CUmemGenericAllocationHandle, CUmemLocationType, CUmemRangeHandleType, CUmemorytype,
-    CUpointer_attribute, CUstream, culib, is_culib_present,
+    CUpointer_attribute, CUstream, CUuuid, culib, is_culib_present,
 };
 
 use crate::driver::{
@@ -143,6 +144,7 @@ functions! {
     device_name = "cuDeviceGetName": fn(*mut c_char, c_int, CUdevice);
     device_bytes = "cuDeviceTotalMem_v2": fn(*mut usize, CUdevice);
     device_pci = "cuDeviceGetPCIBusId": fn(*mut c_char, c_int, CUdevice);
+    device_uuid = "cuDeviceGetUuid_v2": fn(*mut CUuuid, CUdevice);
     device_attribute = "cuDeviceGetAttribute": fn(*mut c_int, CUdevice_attribute, CUdevice);
     context = "cuDevicePrimaryCtxRetain": fn(*mut CUcontext, CUdevice);
     context_state = "cuDevicePrimaryCtxGetState": fn(CUdevice, *mut c_uint, *mut c_int);
@@ -316,6 +318,22 @@ impl Cuda {
         Ok(device)
     }
 
+    /// Whether MPS serves this process's contexts on a device. A driver that knows no such question (before 12.3) is asked by
+    /// what CUDA itself looks for when it starts: the pipe of the control daemon.
+    fn is_served(&self, device: CUdevice) -> bool {
+        let mut served = 0;
+        let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED;
+        // SAFETY: the answer is written to a local of that type.
+        match unsafe { (self.call.device_attribute)(&mut served, attribute, device) } {
+            SUCCESS => served != 0,
+            _ => {
+                let pipes = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
+                let pipes = pipes.unwrap_or_else(|| "/tmp/nvidia-mps".into());
+                Path::new(&pipes).join("control").exists()
+            }
+        }
+    }
+
     fn primary(&self, ordinal: u32) -> Answer<Primary> {
         let mut contexts = lock(&self.contexts);
         if let Some(known) = contexts.get(&ordinal) {
@@ -475,6 +493,7 @@ impl Driver for Cuda {
         let gpu = |ordinal| {
             let device = self.device(ordinal)?;
             let (mut name, mut pci) = ([0; 256], [0; 32]);
+            let mut uuid = CUuuid { bytes: [0; 16] };
             let mut bytes = 0;
             // SAFETY: each answer is written to a local of that type, or to an array of the length that is told.
             unsafe {
@@ -482,6 +501,8 @@ impl Driver for Cuda {
                 check("cuDeviceGetName", code)?;
                 let code = (self.call.device_pci)(pci.as_mut_ptr(), 32, device);
                 check("cuDeviceGetPCIBusId", code)?;
+                let code = (self.call.device_uuid)(&mut uuid, device);
+                check("cuDeviceGetUuid", code)?;
                 check(
                     "cuDeviceTotalMem",
                     (self.call.device_bytes)(&mut bytes, device),
@@ -490,8 +511,10 @@ impl Driver for Cuda {
             Ok(Gpu {
                 ordinal,
                 name: text(&name),
+                uuid: uuid.bytes.map(|byte| byte as u8),
                 pci: text(&pci).to_ascii_lowercase(),
                 bytes: bytes as u64,
+                is_served: self.is_served(device),
             })
         };
         (0..self.count()?).map(gpu).collect()
@@ -817,6 +840,12 @@ impl Driver for Cuda {
             // SAFETY: a descriptor that was made for us just now.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         })
+    }
+
+    fn page_bytes(&self) -> u64 {
+        // SAFETY: takes and gives numbers.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u64::try_from(bytes).map_or(4096, |bytes| bytes.max(1))
     }
 }
 

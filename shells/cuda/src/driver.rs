@@ -27,10 +27,29 @@ pub struct Gpu {
     pub ordinal: u32,
     /// What its maker calls it.
     pub name: String,
+    /// Its number in all the world. Instances of one GPU (MIG) have one PCI address, and each a number of its own.
+    pub uuid: [u8; 16],
     /// Where it is: `0000:17:00.0`, in small letters.
     pub pci: String,
     /// Its memory.
     pub bytes: u64,
+    /// A server carries out what this process puts into streams (MPS), and may go on with it when the process has ended.
+    pub is_served: bool,
+}
+
+impl Gpu {
+    /// Its number as `nvidia-smi -L` has it.
+    pub fn uuid_text(&self) -> String {
+        let digits = format!("{:032x}", u128::from_be_bytes(self.uuid));
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+        let kind = if self.is_instance() { "MIG" } else { "GPU" };
+        format!("{kind}-{}", parts.join("-"))
+    }
+
+    /// Whether it is an instance of a GPU (MIG): CUDA shows a process one, as a device by itself.
+    pub fn is_instance(&self) -> bool {
+        self.name.split_whitespace().any(|word| word == "MIG")
+    }
 }
 
 /// What an address leads to.
@@ -170,10 +189,13 @@ impl fmt::Display for CudaError {
                     "cuda:{ordinal} is not there: {devices} GPUs, from cuda:0 on"
                 ),
             },
-            Self::ContextLost { ordinal, code } => write!(
-                f,
-                "cuda:{ordinal} has failed for this process (CUDA error {code}): what was on its way may still write"
-            ),
+            Self::ContextLost { ordinal, code } => {
+                write!(f, "cuda:{ordinal} has failed for this process (CUDA error {code}")?;
+                if let Some(why) = of_mps(*code) {
+                    write!(f, ": {why}")?;
+                }
+                f.write_str("): what was on its way may still write")
+            }
             Self::OutOfMemory { bytes } => write!(f, "no room for {bytes} bytes"),
             Self::ForeignPointer { address } => {
                 write!(f, "{address:#x} is not in memory of a GPU")
@@ -191,7 +213,10 @@ impl fmt::Display for CudaError {
                 "{transport} carries memory of GPUs here and waits for no stream: synchronise the stream before each submission, or \
                  leave that transport out"
             ),
-            Self::Driver { call, code } => write!(f, "{call}: CUDA error {code}"),
+            Self::Driver { call, code } => match of_mps(*code) {
+                Some(why) => write!(f, "{call}: CUDA error {code}: {why}"),
+                None => write!(f, "{call}: CUDA error {code}"),
+            },
         }
     }
 }
@@ -202,6 +227,19 @@ impl From<CudaError> for std::io::Error {
     fn from(error: CudaError) -> Self {
         Self::other(error)
     }
+}
+
+/// What an error says of the server that processes share a GPU by (MPS), if it does: see `cudaError_enum`.
+const fn of_mps(code: u32) -> Option<&'static str> {
+    Some(match code {
+        805 => "the control daemon of MPS does not answer",
+        806 => "the server of MPS cannot be reached",
+        807 => "the server of MPS is not ready: try again",
+        808 => "the server of MPS has as many processes as it takes",
+        809 => "the server of MPS has as many connections as the GPU takes",
+        810 => "the server of MPS has ended this process",
+        _ => return None,
+    })
 }
 
 /// `12.4`.
@@ -298,8 +336,11 @@ pub trait Driver: Send + Sync {
     /// Closes it.
     fn close(&self, ordinal: u32, address: u64, sharing: Sharing) -> Answer<()>;
 
-    /// A DMA-BUF of whole pages of a device's memory.
+    /// A DMA-BUF of whole pages, each of [`Self::page_bytes`], of one allocation of a device.
     fn dma_buf(&self, ordinal: u32, address: u64, bytes: u64) -> Answer<OwnedFd>;
+
+    /// Bytes of the pages that a DMA-BUF is made of: the host's. A power of two.
+    fn page_bytes(&self) -> u64;
 }
 
 #[cfg(test)]
@@ -367,6 +408,25 @@ mod tests {
                     code: 1,
                 },
                 vec!["cuMemAlloc", "error 1"],
+            ),
+            (
+                Driver {
+                    call: "cuDevicePrimaryCtxRetain",
+                    code: 805,
+                },
+                vec![
+                    "cuDevicePrimaryCtxRetain",
+                    "error 805",
+                    "MPS",
+                    "does not answer",
+                ],
+            ),
+            (
+                ContextLost {
+                    ordinal: 0,
+                    code: 810,
+                },
+                vec!["810", "MPS", "may still write"],
             ),
         ];
         for (error, parts) in cases {

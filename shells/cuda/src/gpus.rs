@@ -24,9 +24,6 @@ use crate::background::Background;
 use crate::driver::{Answer, CudaError, Driver, End, Event, Gpu, Handle, Sharing, Stream};
 use crate::pci;
 
-/// Bytes of the pages that a DMA-BUF is made of.
-const PAGE: u64 = 4096;
-
 /// All GPUs of this process, over one driver. It is started when they are first asked for, and not before: a process that
 /// has started CUDA can have no children that use it, and sees the devices that it saw then.
 pub struct Gpus {
@@ -115,6 +112,12 @@ impl Gpus {
         let node = |gpu: &Gpu| pci::numa_node(Path::new("/sys"), &gpu.pci);
         let nodes = gpus.iter().map(node).collect();
         Ok(self.known.get_or_init(|| Known { gpus, nodes }))
+    }
+
+    /// Whether what this process puts into streams may go on when it has ended. Starts CUDA.
+    pub(crate) fn are_served(&self) -> bool {
+        let gpus = self.gpus().unwrap_or_default();
+        gpus.iter().any(|gpu| gpu.is_served)
     }
 
     /// The NUMA node that one is attached to, if the machine says so.
@@ -527,14 +530,16 @@ impl DeviceMemory for OnGpu {
 
     fn dma_buf(&self) -> Option<DmaBuf<'_>> {
         let made = self.dma_buf.get_or_init(|| {
-            let first = self.address / PAGE * PAGE;
-            let end = (self.address + self.bytes).next_multiple_of(PAGE);
-            let made = self
-                .gpus
-                .driver
-                .dma_buf(self.ordinal, first, end - first)
-                .inspect_err(|error| log::debug!("cuda: no DMA-BUF: {error}"));
-            made.ok().map(|fd| (fd, self.address - first))
+            let made = self.make_dma_buf();
+            made.inspect_err(|error| {
+                log::debug!(
+                    "cuda: no DMA-BUF of {} bytes at {:#x} of cuda:{}: {error}",
+                    self.bytes,
+                    self.address,
+                    self.ordinal
+                );
+            })
+            .ok()
         });
         let (fd, offset) = made.as_ref()?;
         Some(DmaBuf {
@@ -542,6 +547,18 @@ impl DeviceMemory for OnGpu {
             offset: *offset,
             len: self.bytes,
         })
+    }
+}
+
+impl OnGpu {
+    /// A DMA-BUF of the host's pages that the region is on, and where it begins in them. The driver refuses one where these are
+    /// not all of the allocation's: the larger pages are, the more small allocations cannot be had so.
+    fn make_dma_buf(&self) -> Answer<(OwnedFd, u64)> {
+        let page = self.gpus.driver.page_bytes();
+        let first = self.address / page * page;
+        let end = (self.address + self.bytes).next_multiple_of(page);
+        let fd = self.gpus.driver.dma_buf(self.ordinal, first, end - first)?;
+        Ok((fd, self.address - first))
     }
 }
 
@@ -636,15 +653,32 @@ mod tests {
 
     #[test]
     fn a_dma_buf_has_whole_pages_and_says_where_the_region_begins() {
-        let (stub, gpus) = gpus(Machine {
-            dma_buf: true,
-            ..Machine::default()
-        });
-        let address = stub.allocate(0, 3 * PAGE, Sharing::Process).unwrap();
-        // SAFETY: allocated until the driver ends.
-        let region = unsafe { gpus.register(address + 100, 5000, Access::default()) }.unwrap();
-        let shared = region.dma_buf().unwrap();
-        assert_eq!((shared.offset, shared.len), (100, 5000));
+        const KIB: u64 = 1024;
+        // (the host's pages, the allocation, where the region begins in it and how long it is, where in the DMA-BUF)
+        let cases = [
+            (4 * KIB, 12 * KIB, (100, 5000), Some(100)),
+            (4 * KIB, 12 * KIB, (8 * KIB + 5, 10), Some(5)),
+            (64 * KIB, 192 * KIB, (100, 5000), Some(100)),
+            (64 * KIB, 192 * KIB, (4 * KIB, 70 * KIB), Some(4 * KIB)),
+            (64 * KIB, 192 * KIB, (130 * KIB, 62 * KIB), Some(2 * KIB)),
+            // Its last page is not all of this allocation.
+            (64 * KIB, 100 * KIB, (0, 100 * KIB), None),
+            (64 * KIB, 100 * KIB, (0, 64 * KIB), Some(0)),
+        ];
+        for (page_bytes, allocated, (begins, bytes), offset) in cases {
+            let (stub, gpus) = gpus(Machine {
+                dma_buf: true,
+                page_bytes,
+                ..Machine::default()
+            });
+            let address = stub.allocate(0, allocated, Sharing::Process).unwrap();
+            // SAFETY: allocated until the driver ends.
+            let region = unsafe { gpus.register(address + begins, bytes, Access::default()) };
+            let region = region.unwrap();
+            let shared = region.dma_buf().map(|shared| (shared.offset, shared.len));
+            let name = format!("{bytes} bytes at {begins} of {allocated} on pages of {page_bytes}");
+            assert_eq!(shared, offset.map(|offset| (offset, bytes)), "{name}");
+        }
         let (_stub, without) = self::gpus(Machine::default());
         let region = without.allocate(0, 1, Access::default(), Sharing::Process);
         assert!(region.unwrap().dma_buf().is_none());

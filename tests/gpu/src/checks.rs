@@ -23,7 +23,7 @@ pub(crate) const ONLY_CUDA: &str = "the stub driver takes no calls but ours";
 type Check = fn(&Arc<dyn Driver>, bool) -> Result<Option<&'static str>, Wrong>;
 
 /// All of them, by what they say.
-pub(crate) const ALL: [(&str, Check); 17] = [
+pub(crate) const ALL: [(&str, Check); 18] = [
     ("host and GPU, at odd sizes and offsets", |driver, _| {
         let engine = engine(driver, &[])?;
         let near = engine.allocate("host", BYTES, Access::Local)?;
@@ -50,6 +50,7 @@ pub(crate) const ALL: [(&str, Check); 17] = [
     }),
     ("memory that the program has allocated", program_memory),
     ("memory for other hosts, over NVLink", fabric_memory),
+    ("memory for network devices, as a DMA-BUF", dma_buf),
     ("GPU and file", file),
     ("GPUs of two processes, directly", |driver, stub| {
         let ends = Ends::start(driver, stub, &["shm", "tcp"])?;
@@ -387,6 +388,43 @@ fn taken_back(driver: &Arc<dyn Driver>, stub: bool) -> Result<Option<&'static st
     }
     driver.finish(0, stream)?;
     driver.end_stream(0, stream);
+    Ok(None)
+}
+
+/// What a network device would register: pages of the host's size, of memory that we and that the program has allocated.
+fn dma_buf(driver: &Arc<dyn Driver>, _: bool) -> Result<Option<&'static str>, Wrong> {
+    let gpus = Gpus::over(driver.clone());
+    let page = driver.page_bytes();
+    let whole = gpus.allocate(0, 4 << 20, Access::Local, Sharing::Process)?;
+    let Some(shared) = whole.dma_buf() else {
+        return Ok(Some("the driver gives no DMA-BUF"));
+    };
+    if (shared.offset, shared.len) != (0, 4 << 20) {
+        return Err(format!("it has {shared:?}").into());
+    }
+    let address = driver.allocate(0, 4 << 20, Sharing::Process)?;
+    let part = |begins: u64, bytes: u64| {
+        // SAFETY: allocated above, and freed below.
+        let region = unsafe { gpus.register(address + begins, bytes, Access::Local) };
+        let region = region.map_err(|error| error.to_string())?;
+        match region.dma_buf() {
+            Some(shared) if (shared.offset, shared.len) == (begins % page, bytes) => Ok(()),
+            other => Err(format!(
+                "{bytes} bytes at {begins} on pages of {page}: {other:?}"
+            )),
+        }
+    };
+    let parts = [
+        (100, 5000),
+        (page - 1, 2),
+        (page, page),
+        (2 * page + 7, 3 * page),
+    ];
+    let parts = parts
+        .into_iter()
+        .try_for_each(|(begins, bytes)| part(begins, bytes));
+    driver.free(0, address)?;
+    parts?;
     Ok(None)
 }
 

@@ -68,6 +68,7 @@ fn driver(stub: bool) -> Result<Arc<dyn Driver>, CudaError> {
     if stub {
         let machine = Machine {
             fabric: true,
+            dma_buf: true,
             ..Machine::default()
         };
         return Ok(Arc::new(Stub::new(machine)));
@@ -85,9 +86,13 @@ fn driver(stub: bool) -> Result<Arc<dyn Driver>, CudaError> {
 fn run(driver: Arc<dyn Driver>, stub: bool, part: &str) -> ExitCode {
     for gpu in driver.gpus().unwrap_or_default() {
         let gib = gpu.bytes as f64 / f64::from(1 << 30);
+        let shared = if gpu.is_served { ", shared by MPS" } else { "" };
         println!(
-            "cuda:{} {} at {}, {gib:.1} GiB",
-            gpu.ordinal, gpu.name, gpu.pci
+            "cuda:{} {} at {}, {}, {gib:.1} GiB{shared}",
+            gpu.ordinal,
+            gpu.name,
+            gpu.pci,
+            gpu.uuid_text()
         );
     }
     let mut failed = 0;

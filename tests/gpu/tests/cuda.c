@@ -188,9 +188,12 @@ result cuInit(unsigned flags) {
 
 result cuDriverGetVersion(int *version) { *version = 12040; return SUCCESS; }
 
+/* With STAND_IN_MIG the process has this instance of a GPU, which it sees as the only device. */
+static int instance(void) { return getenv("STAND_IN_MIG") ? atoi(getenv("STAND_IN_MIG")) : 0; }
+
 result cuDeviceGetCount(int *count) {
     if (!is_begun()) return NOT_INITIALIZED;
-    *count = DEVICES;
+    *count = instance() ? 1 : DEVICES;
     return SUCCESS;
 }
 
@@ -210,7 +213,7 @@ result cuDeviceGet(device *of, int ordinal) {
 }
 
 result cuDeviceGetName(char *name, int length, device of) {
-    snprintf(name, length, "Stand-in %d", of);
+    snprintf(name, length, instance() ? "Stand-in %d MIG 1g.10gb" : "Stand-in %d", of);
     return SUCCESS;
 }
 
@@ -222,10 +225,20 @@ result cuDeviceGetPCIBusId(char *id, int length, device of) {
     return SUCCESS;
 }
 
+typedef struct { char bytes[16]; } uuid;
+
+result cuDeviceGetUuid_v2(uuid *to, device of) {
+    memset(to, 0x50 + (instance() ? instance() : of), sizeof *to);
+    return SUCCESS;
+}
+
+/* Fabric handles, and MPS, which STAND_IN_MPS has: "old": as a driver that does not know the question. */
 result cuDeviceGetAttribute(int *value, int attribute, device of) {
     (void)of;
-    must(attribute == 128, "only the attribute of fabric handles is asked for");
-    *value = 1;
+    must(attribute == 128 || attribute == 133, "only fabric handles and MPS are asked for");
+    const char *mps = getenv("STAND_IN_MPS");
+    if (attribute == 133 && mps && strcmp(mps, "old") == 0) return INVALID_VALUE;
+    *value = attribute == 128 || mps != NULL;
     return SUCCESS;
 }
 
@@ -555,9 +568,14 @@ result cuIpcOpenMemHandle_v2(pointer *address, ipc_handle of, unsigned flags) {
 result cuIpcCloseMemHandle(pointer address) { return let_go(address, 1); }
 
 result cuMemGetHandleForAddressRange(void *made, pointer address, size_t bytes, int kind, unsigned long long flags) {
-    (void)made;
-    must(kind == 1 && flags == 0 && (address | bytes) % 4096 == 0, "a DMA-BUF of whole pages");
-    return NOT_SUPPORTED;
+    must(kind == 1 && flags == 0 && (address | bytes) % sysconf(_SC_PAGESIZE) == 0, "a DMA-BUF of the host's whole pages");
+    pthread_mutex_lock(&lock);
+    struct allocation *known = find(address, bytes);
+    int fd = known ? fcntl(known->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    pthread_mutex_unlock(&lock);
+    if (fd < 0) return INVALID_VALUE;
+    memcpy(made, &fd, sizeof fd);
+    return SUCCESS;
 }
 
 /* No memory here is shared over NVLink, so these are never called. */

@@ -48,6 +48,10 @@ struct Gpu {
     /// `cuda:N`.
     memory: String,
     name: String,
+    /// `GPU-` or, of an instance (MIG), `MIG-`, and its number.
+    uuid: String,
+    /// Processes share it by a server (MPS).
+    mps: bool,
     pci: String,
     numa_node: Option<u16>,
     bytes: u64,
@@ -167,6 +171,8 @@ fn gpu(info: &GpuInfo) -> Gpu {
     Gpu {
         memory: memory_of(info),
         name: info.gpu.name.clone(),
+        uuid: info.gpu.uuid_text(),
+        mps: info.gpu.is_served,
         pci: info.gpu.pci.clone(),
         numa_node: info.numa_node,
         bytes: info.gpu.bytes,
@@ -301,8 +307,10 @@ mod tests {
             gpu: polyrail::cuda::Gpu {
                 ordinal: 3,
                 name: "H100".into(),
+                uuid: [0xab; 16],
                 pci: "0000:17:00.0".into(),
                 bytes: 80 << 30,
+                is_served: true,
             },
             numa_node: Some(0),
             interfaces: interfaces.collect(),
@@ -312,11 +320,25 @@ mod tests {
         let tiers: Vec<_> = tiers.map(|tier| tier.tier).collect();
         assert_eq!(tiers, [0, 0, 1, 2, 1]);
         let page = text::page(&topology);
-        for part in ["cuda:3", "H100", "0000:17:00.0", "85.9 GB", "mlx0 switch"] {
+        let parts = [
+            "cuda:3",
+            "H100",
+            "GPU-abab",
+            "MPS",
+            "0000:17:00.0",
+            "85.9 GB",
+            "mlx0 switch",
+        ];
+        for part in parts {
             assert!(page.contains(part), "{page}");
         }
         let json = serde_json::to_value(&topology).unwrap();
         assert_eq!(json["gpus"][0]["distances"][3]["distance"], "system");
+        assert_eq!(
+            json["gpus"][0]["uuid"],
+            "GPU-abababab-abab-abab-abab-abababababab"
+        );
+        assert_eq!(json["gpus"][0]["mps"], true);
     }
 
     #[test]

@@ -84,7 +84,9 @@ fn ports(ports: &[RdmaPort]) -> Vec<Vec<String>> {
 }
 
 fn gpus(gpus: &[Gpu]) -> Vec<Vec<String>> {
-    let mut rows = vec![header("memory|name|pci|node|size|distances")];
+    let mut rows = vec![header(
+        "memory|name|number|shared by|pci|node|size|distances",
+    )];
     rows.extend(gpus.iter().map(|gpu| {
         let distances = gpu.distances.iter();
         let distances: Vec<_> = distances
@@ -93,6 +95,9 @@ fn gpus(gpus: &[Gpu]) -> Vec<Vec<String>> {
         vec![
             gpu.memory.clone(),
             gpu.name.clone(),
+            // Enough of it to tell instances of one GPU apart.
+            gpu.uuid.chars().take(12).collect(),
+            if gpu.mps { "MPS" } else { "" }.to_owned(),
             gpu.pci.clone(),
             gpu.numa_node.map_or_else(unknown, |node| node.to_string()),
             format!("{:.1} GB", gpu.bytes as f64 / 1e9),

@@ -262,7 +262,7 @@ fn from_where(gpus: &Gpus, near: Option<u32>, memory: &Memory) -> io::Result<u32
     }
     // The peer may number devices in another way, and some of its may be hidden here.
     let mut known = gpus.gpus()?.iter();
-    let own = known.find(|gpu| memory.is_on(&gpu.pci));
+    let own = known.find(|gpu| memory.is_on(gpu.uuid));
     let own = own.map(|gpu| gpu.ordinal);
     let taken = gpus.driver().contexts()?;
     if taken.is_empty() {
@@ -406,6 +406,8 @@ struct Lane {
     by: Instant,
     /// What has to be opened before the lane counts as open: it was refused when it was last tried on this rail.
     trial: Option<RegionKey>,
+    /// See [`say_who_copies`].
+    said_who_copies: bool,
     keys: HashMap<RegionKey, Known>,
     /// What the target wants back, while copies still use it.
     leaving: Vec<(RegionKey, Vec<Weak<()>>)>,
@@ -675,6 +677,7 @@ fn take(
                 _ => return Err(nonsense("it answers what was not asked")),
             };
             let file = file.ok_or_else(|| nonsense("a file is missing"))?;
+            say_who_copies(row, gpus)?;
             let mapped = imports.map_for(gpus, near, &file, (bytes, writable), wake);
             let known = match mapped {
                 Ok(opened) => Known::Mapped {
@@ -697,6 +700,7 @@ fn take(
                 Some(Known::Asked(near) | Known::Forgotten(near)) => *near,
                 _ => return Err(nonsense("it answers what was not asked")),
             };
+            say_who_copies(row, gpus)?;
             let known = match imports.open_for(gpus, near, &memory, wake) {
                 Ok(opened) => Known::Open {
                     memory,
@@ -723,6 +727,15 @@ fn take(
             Ok(Some(FarEvent::Again))
         }
     }
+}
+
+/// Says before the first copy of a lane whether the end of this process is that of its copies. CUDA is not started for that:
+/// it is for what has just been told of.
+fn say_who_copies(row: &mut Lane, gpus: &Gpus) -> io::Result<()> {
+    if !std::mem::replace(&mut row.said_who_copies, true) && gpus.are_served() {
+        wire::send(&row.socket, &Request::Served)?;
+    }
+    Ok(())
 }
 
 impl Far for Theirs {
@@ -755,6 +768,7 @@ impl Far for Theirs {
                     is_open: false,
                     by,
                     trial: None,
+                    said_who_copies: false,
                     keys: HashMap::new(),
                     leaving: Vec::new(),
                 };
@@ -906,14 +920,15 @@ mod tests {
     #[test]
     fn no_context_is_taken_on_a_gpu_that_nobody_has_named() {
         // Eight processes with a GPU each took 64 contexts.
-        let here = |ordinal: u32| format!("ffff:{ordinal:02x}:00.0");
-        let elsewhere = "eeee:00:00.0".to_owned();
+        let known = Stub::new(Machine::default()).gpus().unwrap();
+        let here = |ordinal: usize| known[ordinal].uuid;
+        let elsewhere = [0xee; 16];
         // (name, taken contexts, reach each other, where the memory is, near end's device, which device opens it)
         type Case = (
             &'static str,
             &'static [u32],
             bool,
-            String,
+            [u8; 16],
             Option<u32>,
             Option<u32>,
         );
@@ -950,7 +965,7 @@ mod tests {
                 "host, on a hidden GPU",
                 &[1],
                 true,
-                elsewhere.clone(),
+                elsewhere,
                 None,
                 Some(1),
             ),
@@ -963,7 +978,7 @@ mod tests {
                 Some(0),
             ),
         ];
-        for (name, taken, peers, pci, near, expected) in cases {
+        for (name, taken, peers, uuid, near, expected) in cases {
             let stub = Arc::new(Stub::new(Machine {
                 peers,
                 ..Machine::default()
@@ -981,7 +996,7 @@ mod tests {
                 offset: 0,
                 bytes: 4096,
             };
-            let memory = Memory::new(&export, &pci, 4096, true);
+            let memory = Memory::new(&export, uuid, 4096, true);
             assert_eq!(from_where(&gpus, near, &memory).ok(), expected, "{name}");
             let contexts: Vec<u32> = taken.into();
             assert_eq!(stub.contexts().unwrap(), contexts, "{name}: by asking");

@@ -6,7 +6,8 @@
 //!
 //! The target takes memory back by asking each lane that has it open to leave it, and is told when the last copy is over
 //! and the memory closed. A peer that hangs up without a word has left when the kernel says that its process has ended,
-//! which is after its devices have stopped: a closed socket proves nothing.
+//! which is after its devices have stopped: a closed socket proves nothing. Nor does the end of a process whose copies a server
+//! carries out (MPS), as it says before it makes any.
 //!
 //! What completes counts if the target's socket was still open behind the last copy: so nothing is reported into memory
 //! of a process that was killed.

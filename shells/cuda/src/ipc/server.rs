@@ -166,6 +166,8 @@ struct Connection {
     grants: HashMap<RegionKey, Arc<Grant>>,
     /// Nothing more is opened for it.
     ending: bool,
+    /// Its copies may outlive its process.
+    served: bool,
     fences: Vec<FenceAnswer>,
 }
 
@@ -307,6 +309,7 @@ impl Service {
             lane: None,
             grants: HashMap::new(),
             ending: false,
+            served: false,
             fences: Vec::new(),
         };
         self.connections.insert(token, connection);
@@ -367,6 +370,10 @@ impl Service {
             }
             Request::Over => {
                 self.end(token);
+                Ok(())
+            }
+            Request::Served => {
+                connection.served = true;
                 Ok(())
             }
             Request::Challenge | Request::Open { .. } | Request::Map { .. } => {
@@ -457,6 +464,12 @@ impl Service {
             return self.end(token);
         }
         connection.ending = true;
+        if connection.served {
+            return complain!(
+                "cuda-ipc: memory of a lost peer stays in use until this process ends: under MPS its copies may go on when it \
+                 has ended"
+            );
+        }
         let data = EventData::new_u64(token + 1);
         if let Err(error) = epoll::add(&self.epoll, &connection.end, data, EventFlags::IN) {
             complain!("cuda-ipc: memory of a lost peer stays in use: {error}");
@@ -629,8 +642,8 @@ fn open(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Res
     let writable = region.access().allows_remote_write();
     let gpus = common.gpus.gpus().unwrap_or_default();
     let gpu = gpus.get(export.ordinal as usize);
-    let pci = gpu.map_or("", |gpu| &gpu.pci);
-    let memory = Memory::new(&export, pci, region.bytes(), writable);
+    let uuid = gpu.map_or([0; 16], |gpu| gpu.uuid);
+    let memory = Memory::new(&export, uuid, region.bytes(), writable);
     Ok(Answer::Opens { key, memory })
 }
 

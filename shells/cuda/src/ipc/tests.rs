@@ -278,6 +278,58 @@ fn a_fence_is_answered_when_all_is_left_and_a_closed_socket_is_no_answer() {
     }
 }
 
+/// Where the child of the next test finds its target, and what it says there.
+const CHILD: &str = "POLYRAIL_TEST_CHILD";
+
+/// The child: a lane that opens memory, and a process that ends without a word.
+#[test]
+fn a_child_that_opens_memory_and_ends() {
+    let Ok(told) = std::env::var(CHILD) else {
+        return;
+    };
+    let words: Vec<&str> = told.split(' ').collect();
+    let [name, key, lane, served] = words[..] else {
+        panic!("{told}");
+    };
+    let lane = (lane.parse().unwrap(), 1);
+    let socket = far::greet(name.as_bytes(), SESSION, None, Some(lane));
+    let peer = Peer(socket.unwrap().0);
+    assert_eq!(peer.hear(), Some(Answer::Ready));
+    let key = u128::from_str_radix(key, 16).unwrap();
+    let opened = peer.open(RegionKey(key.to_be_bytes()));
+    assert!(matches!(opened, Some(Answer::Opens { .. })));
+    if served == "true" {
+        peer.say(&Request::Served);
+    }
+    std::process::exit(0);
+}
+
+#[test]
+fn the_end_of_a_process_is_that_of_its_copies_unless_a_server_carries_them_out() {
+    let target = Target::new();
+    let (key, region) = target.gpu(Access::RemoteReadWrite);
+    let name = String::from_utf8(target.transport.address()).unwrap();
+    let number = u128::from_be_bytes(key.0);
+    for (lane, served) in [(1, false), (2, true)] {
+        let ended = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "ipc::tests::a_child_that_opens_memory_and_ends"])
+            .env(CHILD, format!("{name} {number:032x} {lane} {served}"))
+            .stdout(std::process::Stdio::null())
+            .status();
+        assert!(ended.unwrap().success());
+        let told = target.fence(lane, 1);
+        match served {
+            false => assert_eq!(told.recv_timeout(PATIENCE), Ok(0)),
+            true => {
+                let silent = told.recv_timeout(Duration::from_millis(100));
+                assert_eq!(silent, Err(RecvTimeoutError::Timeout));
+            }
+        }
+        region.end_loans(std::time::Instant::now());
+        assert_eq!(region.is_lent(), served, "served: {served}");
+    }
+}
+
 #[test]
 fn what_a_peer_said_before_it_hung_up_is_heard() {
     // A lane that was fenced before it had heard what opens its memory: the target could not tell it, and waited for the
@@ -399,7 +451,12 @@ impl Initiator {
 
     /// The same, into this memory.
     fn asking(near: impl FnOnce(&Arc<Gpus>) -> Region) -> Self {
-        let stub = Arc::new(Stub::new(Machine::default()));
+        Self::on(Machine::default(), near)
+    }
+
+    /// The same, on this machine.
+    fn on(machine: Machine, near: impl FnOnce(&Arc<Gpus>) -> Region) -> Self {
+        let stub = Arc::new(Stub::new(machine));
         let gpus = Gpus::over(stub.clone());
         let transport = CudaIpcTransport::new(gpus.clone(), Arc::new(Regions::default())).unwrap();
         let name = RegionKey::random().unwrap().0;
@@ -424,7 +481,7 @@ impl Initiator {
             .driver()
             .allocate(0, 8192, Sharing::Process)
             .and_then(|address| gpus.export(address + 100, 4096));
-        let memory = Memory::new(&base.unwrap(), "ffff:00:00.0", 4096, false);
+        let memory = Memory::new(&base.unwrap(), gpus.gpus().unwrap()[0].uuid, 4096, false);
         endpoint.open(lane, Epoch(1), clock.now() + PATIENCE.into());
         let mut initiator = Self {
             stub,
@@ -494,6 +551,27 @@ impl Initiator {
             self.poll();
         }
         self.polled.lanes.remove(0).fact
+    }
+}
+
+#[test]
+fn who_copies_by_a_server_says_so_before_the_first_copy() {
+    for served in [false, true] {
+        let machine = Machine {
+            served,
+            ..Machine::default()
+        };
+        let mut initiator =
+            Initiator::on(machine, |_| Region::allocate(4096, Access::Local).unwrap());
+        initiator.stub.hold();
+        let (key, memory) = (initiator.key, initiator.memory);
+        initiator.tell(&Answer::Opens { key, memory });
+        while initiator.stub.counts().copies == 0 {
+            initiator.poll();
+        }
+        let said = initiator.hears();
+        assert_eq!(said, served.then_some(Request::Served));
+        initiator.stub.go_on();
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) enum Request {
     },
     /// What is behind this key, which is in the host's memory, is to be mapped here: a device here copies to or from it.
     Map { key: RegionKey },
+    /// A server carries out this end's copies (MPS): that its process has ended does not mean that they have.
+    Served,
 }
 
 /// From the target.
@@ -79,8 +81,8 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Memory {
     fabric: bool,
-    /// The device's PCI address, with zeroes behind it.
-    pci: [u8; 16],
+    /// The device's number, see [`Gpu::uuid`](crate::driver::Gpu).
+    uuid: [u8; 16],
     handle: [[u8; HANDLE_BYTES / 2]; 2],
     /// The allocation's size, and where the region begins in it.
     pub(crate) allocation_bytes: u64,
@@ -92,14 +94,14 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(export: &Export, pci: &str, bytes: u64, writable: bool) -> Self {
+    pub(crate) fn new(export: &Export, uuid: [u8; 16], bytes: u64, writable: bool) -> Self {
         let mut handle = [[0; HANDLE_BYTES / 2]; 2];
         let (first, second) = export.handle.bytes.split_at(HANDLE_BYTES / 2);
         handle[0].copy_from_slice(first);
         handle[1].copy_from_slice(second);
         Self {
             fabric: export.handle.sharing == Sharing::Fabric,
-            pci: padded(pci),
+            uuid,
             handle,
             allocation_bytes: export.bytes,
             offset: export.offset,
@@ -119,9 +121,9 @@ impl Memory {
         Handle { sharing, bytes }
     }
 
-    /// Whether it is on the device with this PCI address.
-    pub(crate) fn is_on(&self, pci: &str) -> bool {
-        self.pci == padded(pci)
+    /// Whether it is on the device with this number.
+    pub(crate) fn is_on(&self, uuid: [u8; 16]) -> bool {
+        self.uuid == uuid
     }
 
     /// Whether what it says can be: a peer may say anything.
@@ -139,13 +141,6 @@ pub(crate) fn entry(session: SessionId, lane: Option<(u32, u32)>) -> Entry<'stat
         session,
         lane: lane.map(|(lane, epoch)| (LaneId(lane), Epoch(epoch))),
     }
-}
-
-fn padded(text: &str) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    let length = text.len().min(bytes.len());
-    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-    bytes
 }
 
 /// Sends a message that no descriptor belongs to.
@@ -182,8 +177,8 @@ mod tests {
             offset: u64::MAX,
             bytes: u64::MAX,
         };
-        let memory = Memory::new(&export, "ffffffff:ff:ff.f", u64::MAX, true);
-        assert!(memory.is_on("ffffffff:ff:ff.f") && !memory.is_on("0000:17:00.0"));
+        let memory = Memory::new(&export, [0xff; 16], u64::MAX, true);
+        assert!(memory.is_on([0xff; 16]) && !memory.is_on([0xfe; 16]));
         let answer = Answer::Opens { key, memory };
         let file = near.as_fd();
         packets::send(&far, &answer, Some(file)).unwrap();

@@ -11,9 +11,13 @@ use std::ptr::NonNull;
 
 use polyrail_transport::mapping::Mapping;
 
+/// Where CUDA's allocations begin, if they are not small.
+const ALIGNED_TO: usize = 2 << 20;
+
 pub(super) struct Memory {
+    reserved: (*mut libc::c_void, usize),
+    /// Within that.
     range: NonNull<u8>,
-    reserved: usize,
     bytes: u64,
     bytes_here: Mapping,
     file: OwnedFd,
@@ -34,10 +38,10 @@ impl Memory {
     /// That of another process.
     pub(super) fn of(file: OwnedFd, bytes: u64) -> io::Result<Self> {
         let bytes_here = Mapping::of_peer(file.as_fd(), bytes, true)?;
-        let reserved = bytes as usize;
+        let reserved = bytes as usize + ALIGNED_TO;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a fresh mapping; no address is asked for.
-        let range = unsafe {
+        let place = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 reserved,
@@ -47,13 +51,14 @@ impl Memory {
                 0,
             )
         };
-        if range == libc::MAP_FAILED {
+        if place == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let range = NonNull::new(range.cast());
+        let range = place.cast::<u8>();
+        let range = range.wrapping_add(range.align_offset(ALIGNED_TO));
         Ok(Self {
-            range: range.ok_or_else(|| io::Error::other("mmap gave address 0"))?,
-            reserved,
+            reserved: (place, reserved),
+            range: NonNull::new(range).ok_or_else(|| io::Error::other("mmap gave address 0"))?,
             bytes,
             bytes_here,
             file,
@@ -85,7 +90,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: `of` reserved it, and nobody else unmaps it.
-        let answer = unsafe { libc::munmap(self.range.as_ptr().cast(), self.reserved) };
+        let answer = unsafe { libc::munmap(self.reserved.0, self.reserved.1) };
         debug_assert_eq!(answer, 0, "munmap: {}", io::Error::last_os_error());
     }
 }

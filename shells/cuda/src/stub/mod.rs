@@ -37,6 +37,12 @@ pub struct Machine {
     pub fabric: bool,
     /// Whether DMA-BUFs are given.
     pub dma_buf: bool,
+    /// Bytes of the host's pages.
+    pub page_bytes: u64,
+    /// Whether the GPUs are instances of one (MIG).
+    pub instances: bool,
+    /// Whether a server carries out what processes put into streams (MPS).
+    pub served: bool,
 }
 
 impl Default for Machine {
@@ -47,6 +53,9 @@ impl Default for Machine {
             peers: true,
             fabric: false,
             dma_buf: false,
+            page_bytes: 4096,
+            instances: false,
+            served: false,
         }
     }
 }
@@ -518,11 +527,22 @@ impl Drop for Stub {
 
 impl Driver for Stub {
     fn gpus(&self) -> Answer<Vec<Gpu>> {
-        let gpu = |ordinal| Gpu {
-            ordinal,
-            name: "Stub GPU".into(),
-            pci: format!("ffff:{ordinal:02x}:00.0"),
-            bytes: self.shared.machine.bytes,
+        let machine = &self.shared.machine;
+        let gpu = |ordinal: u32| {
+            let (name, place) = match machine.instances {
+                true => ("Stub GPU MIG 1g.10gb", 0),
+                false => ("Stub GPU", ordinal),
+            };
+            let mut uuid = *b"of a stub       ";
+            uuid[12..].copy_from_slice(&ordinal.to_be_bytes());
+            Gpu {
+                ordinal,
+                name: name.into(),
+                uuid,
+                pci: format!("ffff:{place:02x}:00.0"),
+                bytes: machine.bytes,
+                is_served: machine.served,
+            }
         };
         lock(&self.shared).begun = true;
         Ok((0..self.shared.machine.gpus).map(gpu).collect())
@@ -799,13 +819,15 @@ impl Driver for Stub {
             what: "give a DMA-BUF of this memory",
         };
         let found = state.find(address).filter(|(offset, found)| {
-            let is_whole = (address | bytes).is_multiple_of(4096);
-            self.shared.machine.dma_buf
-                && is_whole
-                && offset + bytes <= found.memory.bytes().next_multiple_of(4096)
+            let is_whole = (address | bytes).is_multiple_of(self.page_bytes());
+            self.shared.machine.dma_buf && is_whole && offset + bytes <= found.memory.bytes()
         });
         let (_, found) = found.ok_or(unsupported.clone())?;
         found.memory.file().try_clone().map_err(|_| unsupported)
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.shared.machine.page_bytes
     }
 }
 
