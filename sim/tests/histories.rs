@@ -54,6 +54,39 @@ fn setup(faults: &str, seed: u64) -> Setup {
     Setup::new(&text, &Scenario::parse(&text).unwrap(), Some(seed)).unwrap()
 }
 
+/// One block of 4 KiB at a time, as `engine` says.
+fn one_by_one(engine: &str) -> Outcome {
+    let host = |name: &str| {
+        format!(
+            "[[host]]\nname = \"{name}\"\n[[device]]\nhost = \"{name}\"\nname = \"n\"\nrate_gbits_per_sec = 100\ndelay_us = 1\n"
+        )
+    };
+    let text = format!(
+        "name = \"one\"\nduration_ms = 10\n[jitter]\nservice_percent = 0\noutlier_one_in = 0\n[engine]\n{engine}\n{}{}\
+         [[rail]]\nfrom = \"a/n\"\nto = \"b/n\"\n\
+         [[workload]]\nfrom = \"a\"\nto = \"b\"\nop = \"write\"\nblock = \"4KiB\"\ncount = 9\n",
+        host("a"),
+        host("b"),
+    );
+    let setup = Setup::new(&text, &Scenario::parse(&text).unwrap(), None).unwrap();
+    run(&setup, Options::new(Policy::Spray))
+}
+
+#[test]
+fn what_a_work_costs_its_worker_is_in_the_time_of_its_batch() {
+    let usual = one_by_one("").report.p50_us;
+    // (what, nanoseconds longer)
+    let cases = [
+        ("post_ns = 1120", 1_000.0),
+        ("doorbell_ns = 700", 700.0),
+        ("request_ns = 500", 500.0),
+    ];
+    for (engine, longer_ns) in cases {
+        let longer = (one_by_one(engine).report.p50_us - usual) * 1_000.0;
+        assert!((longer - longer_ns).abs() < 2.0, "{engine}: {longer} ns");
+    }
+}
+
 fn fault(kind: &str, target: &str, at_ms: f64, for_ms: f64, every_ms: f64) -> String {
     format!(
         "[[fault]]\nkind = \"{kind}\"\ntarget = \"{target}\"\nat_ms = {at_ms}\nfor_ms = {for_ms}\nevery_ms = {every_ms}\ntimes = 3\n"

@@ -227,7 +227,12 @@ impl Bound<'_> {
     /// When the busiest worker could be through, which posts each slice and sees its end.
     fn of_workers(&self) -> u64 {
         let engine = &self.setup.engine;
-        let cost_ns = engine.post_ns + engine.completion_ns;
+        // Any number of works may share a completion, where they can share one at all.
+        let shares = self.setup.devices.iter().all(|device| device.covers);
+        let cost_ns = match shares {
+            true => engine.post_ns,
+            false => engine.post_ns + engine.completion_ns,
+        };
         let mut busy_ns = vec![0; self.setup.workers()];
         for (row, done) in self.setup.submitters.iter().zip(&self.history.done) {
             let longest = u64::from(self.setup.limits.slice_bytes);
@@ -235,7 +240,9 @@ impl Bound<'_> {
                 true => longest,
                 false => longest.min(row.block),
             };
-            busy_ns[row.worker] += done.good_bytes.div_ceil(slice) * cost_ns;
+            let requests = done.good_bytes.div_ceil(row.block);
+            busy_ns[row.worker] +=
+                done.good_bytes.div_ceil(slice) * cost_ns + requests * engine.request_ns;
         }
         let busiest_ns = busy_ns.into_iter().max().unwrap_or(0);
         self.clock.at(self.history.began_at) + busiest_ns

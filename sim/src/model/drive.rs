@@ -97,7 +97,7 @@ impl World<'_> {
         self.polled(index, at);
         let worker = &mut self.workers[index as usize];
         let inbox = &mut worker.inbox;
-        let cost_ns = completions * self.setup.engine.completion_ns;
+        let mut cost_ns = completions * self.setup.engine.completion_ns;
         for completion in &mut inbox.completions {
             completion.at = at;
         }
@@ -142,7 +142,7 @@ impl World<'_> {
         inbox.timer = false;
         let submitters = std::mem::take(&mut inbox.submitters);
         for submitter in &submitters {
-            self.submit(index, *submitter);
+            cost_ns += u64::from(self.submit(index, *submitter)) * self.setup.engine.request_ns;
         }
         self.workers[index as usize].core.handle_timeout(at);
         self.split_bound(index);
@@ -173,8 +173,14 @@ impl World<'_> {
             Take::All => self.luck.says_more(now, rail),
             _ => 0,
         };
+        let engine = &self.setup.engine;
+        // Told of all at once, the device has none of them before that.
+        let rung_at = at + launched as u64 * engine.post_ns + engine.doorbell_ns;
         for work in worker.postings.works.iter().take(launched) {
-            at += self.setup.engine.post_ns;
+            at = match engine.doorbell_ns {
+                0 => at + engine.post_ns,
+                _ => rung_at,
+            };
             let route = route_of(rail, work.op == Op::Read) as u32;
             let offset = (work.remote.segment == REMOTE).then_some(work.remote.offset);
             let row = &mut self.lanes[lane as usize];

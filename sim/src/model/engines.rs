@@ -111,6 +111,7 @@ pub(super) fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Sha
             .find(|row| usize::from(row.0) == number);
         let estimate = EstimateConfig {
             tier: tier.map_or(0, |row| row.1),
+            batch_span: Duration::from_micros(said.batch_us),
             ..believed(setup.nominal(rail), setup.delay_ns(rail))
         };
         let config = RailConfig {

@@ -108,17 +108,21 @@ impl World<'_> {
         self.ask(index, requests, now);
     }
 
-    /// A worker takes what it has of a submitter's batch, once both ends agree on what joins them.
-    pub(super) fn submit(&mut self, worker: u32, index: u32) {
+    /// A worker takes what it has of a submitter's batch, once both ends agree on what joins them. How many requests.
+    pub(super) fn submit(&mut self, worker: u32, index: u32) -> u32 {
+        let mut requests = 0;
         if self.rooms.chunks[index as usize].is_empty() {
-            return;
+            return requests;
         }
         if self.waits_for_path(index) {
-            return self.put_back(index);
+            self.put_back(index);
+            return requests;
         }
         while let Some(chunk) = self.rooms.chunks[index as usize].pop_front() {
+            requests += chunk.requests;
             self.submit_chunk(worker, index, chunk);
         }
+        requests
     }
 
     /// The batch of a submitter that is open, or a new one; `None`: there is no row for it.

@@ -110,10 +110,17 @@ pub(crate) fn one() -> u64 {
 pub struct Engine {
     /// Workers of each engine.
     pub workers: Spanned<u16>,
+    /// What taking a request in costs its worker.
+    pub request_ns: u64,
     /// What a posted work costs its worker.
     pub post_ns: u64,
+    /// What telling a device of the works of a post costs besides; they leave together, then.
+    pub doorbell_ns: u64,
     /// What a completion costs its worker.
     pub completion_ns: u64,
+    /// For how long works may queue on a rail so that more of them share a completion, as `verbs/batch_us` says; 0: not for
+    /// that.
+    pub batch_us: u64,
     /// A worker looks for news at multiples of this; 0: as it comes.
     pub poll_us: u64,
     /// The nominal rate that engines are told, as a multiple of the true one.
@@ -133,8 +140,11 @@ impl Default for Engine {
     fn default() -> Self {
         Self {
             workers: Spanned::new(0..0, 1),
+            request_ns: 0,
             post_ns: 120,
+            doorbell_ns: 0,
             completion_ns: 80,
+            batch_us: 0,
             poll_us: 0,
             believed_rate_factor: 1.0,
             believed_delay_factor: 1.0,
@@ -291,12 +301,15 @@ pub struct Rail {
     /// For path isolation: 0 the primary class, all others supplementary.
     #[serde(default)]
     pub class: u8,
+    /// A bottleneck that it passes, and other rails of its devices need not: the path that a queue pair's packets take.
+    #[serde(default)]
+    pub over: Option<Spanned<String>>,
     /// It stands in for the rail of the same rank and class that leads from the same device to the same host.
     #[serde(default)]
     pub spare: bool,
 }
 
-/// A limit that devices share, in each direction.
+/// A limit that devices share, or rails that are `over` it, in each direction.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bottleneck {
@@ -305,6 +318,7 @@ pub struct Bottleneck {
     /// Its rate in each direction.
     pub rate_gbits_per_sec: Spanned<f64>,
     /// `host/device`, each.
+    #[serde(default)]
     pub members: Vec<Spanned<String>>,
 }
 

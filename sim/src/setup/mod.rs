@@ -67,6 +67,8 @@ pub(crate) struct Rail {
     pub(crate) class: RailClass,
     /// The rail that it stands in for.
     pub(crate) stands_in_for: Option<usize>,
+    /// The bottleneck that it passes besides those of its devices.
+    pub(crate) over: Option<usize>,
 }
 
 /// One process on one host.
@@ -369,8 +371,11 @@ impl<'a> Builder<'a> {
                 .saturating_mul(1_000),
             self.scenario.room.wake_ns,
             self.scenario.trouble.late_us.saturating_mul(1_000),
+            engine.request_ns,
             engine.post_ns,
+            engine.doorbell_ns,
             engine.completion_ns,
+            engine.batch_us.saturating_mul(1_000),
             engine.poll_us.saturating_mul(1_000),
             timing.open_us.saturating_mul(1_000),
             timing.control_us.saturating_mul(1_000),
@@ -480,6 +485,29 @@ block = "1MiB"
     }
 
     #[test]
+    fn rails_over_paths_of_their_own_share_their_devices_only() {
+        let paths = "[[bottleneck]]\nname = \"p\"\nrate_gbits_per_sec = 80\n\
+                     [[rail]]\nfrom = \"a/nic0\"\nto = \"b/nic0\"\nover = \"p\"\n";
+        let setup = setup(&format!("{GOOD}{paths}")).unwrap();
+        assert_eq!(setup.rails.len(), 3);
+        let servers = |rail, back| &setup.routes[route_of(rail, back)].servers;
+        // (rail, the least rate on its way in Gb/s)
+        for (rail, gbits) in [(0, 200), (1, 200), (2, 80)] {
+            for back in [false, true] {
+                let rates = servers(rail, back).iter();
+                let rates = rates.map(|server| setup.intervals[0].bytes_per_sec[*server as usize]);
+                assert_eq!(rates.min(), Some(gbits * 125_000_000), "{rail} {back}");
+            }
+        }
+        let shared = servers(0, false).iter();
+        let shared: Vec<_> = shared
+            .filter(|server| servers(2, false).contains(server))
+            .collect();
+        assert_eq!(shared.len(), servers(0, false).len());
+        assert_ne!(servers(2, false).last(), servers(2, true).last());
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_line() {
         // (name, what to replace, by what, line, part of the text)
         let cases = [
@@ -519,6 +547,13 @@ block = "1MiB"
                 "to = \"b/nic0\"",
                 20,
                 "2 devices against 1",
+            ),
+            (
+                "no such bottleneck",
+                "to = \"b/nic*\"",
+                "to = \"b/nic*\"\nover = \"spine\"",
+                22,
+                "no bottleneck \"spine\"",
             ),
             (
                 "two hosts of one name",

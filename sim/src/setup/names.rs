@@ -175,6 +175,10 @@ impl Builder<'_> {
                 );
                 return self.error(&rail.from, text);
             }
+            let over = match &rail.over {
+                Some(name) => Some(self.bottleneck(name)?),
+                None => None,
+            };
             for (i, from) in from.iter().copied().enumerate() {
                 for (j, to) in to.iter().copied().enumerate() {
                     if !rail.all && i != j {
@@ -201,11 +205,21 @@ impl Builder<'_> {
                             true => Some(self.front_rail(rail, (from, to))?),
                             false => None,
                         },
+                        over,
                     });
                 }
             }
         }
         Ok(())
+    }
+
+    /// The number of the bottleneck of this name.
+    fn bottleneck(&self, name: &Spanned<String>) -> Checked<usize> {
+        let mut rows = self.scenario.bottleneck.iter();
+        match rows.position(|row| row.name.get_ref() == name.get_ref()) {
+            Some(bottleneck) => Ok(bottleneck),
+            None => self.error(name, format!("there is no bottleneck {:?}", name.get_ref())),
+        }
     }
 
     /// The rail, among those before it, that a spare between these devices stands in for.

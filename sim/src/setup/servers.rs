@@ -111,7 +111,7 @@ impl Builder<'_> {
 
     /// Resources that a route passes, in order: even numbers send, odd ones receive.
     fn way(&self, rail: usize, back: bool) -> Vec<usize> {
-        let Rail { from, to, .. } = self.rails[rail];
+        let Rail { from, to, over, .. } = self.rails[rail];
         let (from, to) = if back { (to, from) } else { (from, to) };
         let first = self.devices.len();
         let shared = |device: usize, receives: usize| {
@@ -124,6 +124,7 @@ impl Builder<'_> {
         };
         std::iter::once(2 * from)
             .chain(shared(from, 0))
+            .chain(over.map(|index| 2 * (first + index) + usize::from(back)))
             .chain(shared(to, 1))
             .chain([2 * to + 1])
             .collect()
