@@ -97,6 +97,7 @@ impl Loop<'_> {
                 peeking = busy && !self.wait_policy.moved && self.wait_policy.peek.is_due();
                 if !peeking && self.may_sleep(WAITER) {
                     let due = self.due().unwrap_or(Instant::MAX).min(until);
+                    self.wait_policy.sleeps();
                     self.sleep_here(due.since(now));
                     post.alarm.asleep.store(NOBODY, Relaxed);
                     idle_since = None;

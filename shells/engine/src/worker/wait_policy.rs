@@ -56,6 +56,11 @@ impl WaitPolicy {
         self.tuner.mode() != before
     }
 
+    /// A waiter goes to sleep.
+    pub(super) fn sleeps(&mut self) {
+        self.tuner.sleeps();
+    }
+
     /// A waiter releases the drive lock.
     pub(super) fn end(&mut self) {
         self.left_at = self.looked;
