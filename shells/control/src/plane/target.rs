@@ -17,7 +17,7 @@ use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 use super::mailbox::{Command, Mailbox, Pending};
 use super::question::{send, send_by_turns};
 use super::reactor::Context;
-use super::timers::Timer;
+use super::timers::{Timer, on_grid};
 use super::watches::Watched;
 use super::wires::{Key, Wires};
 use super::{Guest, Notifier, Party, SessionEnd};
@@ -39,6 +39,10 @@ const ANSWERS_BYTES_MAX: usize = 8 << 20;
 /// How long after the end of an initiator's process its connections may go on to bring what it had said. The
 /// kernel has closed them already, unless somebody else holds them too.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
+
+/// Sessions are looked at for silence at so many instants of the longest one, up to so much later than each would be: else a
+/// thousand peers that only beat cost half as many wake-ups again.
+const SILENCE_PARTS: u64 = 32;
 
 /// A peer's session.
 struct Session {
@@ -755,9 +759,11 @@ impl Target {
 }
 
 impl Session {
-    /// Its initiator beats; who hears nothing for so long asks.
+    /// Its initiator beats; who hears nothing until then asks.
     fn silent_at(&self, wires: &Wires) -> Instant {
-        self.heard_at + wires.times().silence_max.divided_by(2)
+        let silence_max = wires.times().silence_max;
+        let at = self.heard_at + silence_max.divided_by(2);
+        on_grid(at, silence_max.divided_by(SILENCE_PARTS))
     }
 
     /// Asks for a sign of life on all connections, if nothing has come on any of them for too long.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
 use polyrail_transport::SessionId;
 
@@ -76,9 +76,29 @@ impl Timers {
     }
 }
 
+/// At `at` or up to `grid` later. Many timers that may be late so far fall together, and share a wake-up.
+pub(super) fn on_grid(at: Instant, grid: Duration) -> Instant {
+    let grid = grid.as_nanos().max(1);
+    Instant::from_nanos(at.as_nanos().div_ceil(grid).saturating_mul(grid))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn timers_on_a_grid_fall_together_and_none_is_early_or_late_by_more() {
+        let grid = Duration::from_millis(78);
+        let instants =
+            (0..1_000).map(|peer| Instant::ZERO + Duration::from_micros(1_250_000 + 1_000 * peer));
+        let mut wakes = BTreeSet::new();
+        for at in instants {
+            let on = on_grid(at, grid);
+            assert!(on >= at && on < at + grid, "{at:?} {on:?}");
+            wakes.insert(on);
+        }
+        assert!(wakes.len() <= 14, "{} wake-ups in a second", wakes.len());
+    }
 
     #[test]
     fn timers_fire_in_order_once_and_only_as_last_armed() {
