@@ -78,12 +78,18 @@ enum Who {
         shm: bool,
     },
     /// polyrail with so many rails, for a crowd.
-    Crowd { rails: u8 },
+    Crowd {
+        kind: crowd::Kind,
+        #[command(flatten)]
+        shape: crowd::Shape,
+    },
     /// A part of that crowd.
     CrowdMembers {
+        kind: crowd::Kind,
         target: String,
         engines: usize,
-        rails: u8,
+        #[command(flatten)]
+        shape: crowd::Shape,
     },
     /// polyrail with a file.
     Staged {
@@ -124,12 +130,13 @@ fn run(command: Command) -> io::Result<()> {
             Who::Polyrail(shape) => engine::serve(shape),
             Who::Shm { workers } => shm::serve(workers),
             Who::Spans { mib, shm } => spans::serve(mib, shm),
-            Who::Crowd { rails } => crowd::serve(rails),
+            Who::Crowd { kind, shape } => crowd::serve(kind, shape),
             Who::CrowdMembers {
+                kind,
                 target,
                 engines,
-                rails,
-            } => crowd::members(&target, engines, rails),
+                shape,
+            } => crowd::members(kind, &target, engines, shape),
             Who::Staged {
                 file,
                 mib,
