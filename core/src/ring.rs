@@ -14,8 +14,9 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Words of an entry: 64 bytes. A model of loom tries less, which shows a torn entry as well.
-pub const ENTRY_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
+/// Words of an entry: enough to name what it is about. A ring has room for all that one worker may be told at a time, so each
+/// word counts.
+pub const ENTRY_WORDS: usize = 2;
 
 /// What the ring carries.
 pub type Entry = [u64; ENTRY_WORDS];
@@ -232,11 +233,11 @@ mod tests {
         let ring = Ring::new(&slots[..], &cells[..]);
         for lap in 0..10 {
             for i in 0..3 {
-                ring.push([lap * 3 + i; 8]).unwrap();
+                ring.push([lap * 3 + i; ENTRY_WORDS]).unwrap();
             }
-            assert_eq!(ring.push([99; 8]), Err(Full([99; 8])));
+            assert_eq!(ring.push([99; ENTRY_WORDS]), Err(Full([99; ENTRY_WORDS])));
             for i in 0..3 {
-                assert_eq!(ring.pop(), Some([lap * 3 + i; 8]));
+                assert_eq!(ring.pop(), Some([lap * 3 + i; ENTRY_WORDS]));
             }
             assert!(ring.is_empty());
             assert_eq!(ring.pop(), None);
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn a_ring_without_memory_is_full_and_empty() {
         let ring = Ring::new(&[][..], &[][..]);
-        assert_eq!(ring.push([1; 8]), Err(Full([1; 8])));
+        assert_eq!(ring.push([1; ENTRY_WORDS]), Err(Full([1; ENTRY_WORDS])));
         assert_eq!(ring.pop(), None);
         assert!(ring.is_empty());
     }
@@ -264,7 +265,7 @@ mod tests {
                 let stop = &stop;
                 scope.spawn(move || {
                     for i in 0..EACH {
-                        let mut entry = [producer << 32 | i; 8];
+                        let mut entry = [producer << 32 | i; ENTRY_WORDS];
                         while let Err(Full(back)) = ring.push(entry) {
                             if stop.load(Relaxed) {
                                 return;
@@ -304,10 +305,10 @@ mod tests {
             ops.into_iter().all(|op| {
                 let same = match op {
                     Some(word) if model.len() < slots.len() => {
-                        model.push_back([word; 8]);
-                        ring.push([word; 8]) == Ok(())
+                        model.push_back([word; ENTRY_WORDS]);
+                        ring.push([word; ENTRY_WORDS]) == Ok(())
                     }
-                    Some(word) => ring.push([word; 8]) == Err(Full([word; 8])),
+                    Some(word) => ring.push([word; ENTRY_WORDS]) == Err(Full([word; ENTRY_WORDS])),
                     None => ring.pop() == model.pop_front(),
                 };
                 same && ring.is_empty() == model.is_empty()
