@@ -329,7 +329,7 @@ typedef struct {
    */
   uint64_t open_timeout_ns;
   /**
-   * A peer that nothing is heard from for so long is silent: 1.2 s.
+   * A peer that nothing is heard from for so long is silent: 1.2 s. Later while nothing goes to it.
    */
   uint64_t peer_silence_ns;
   /**

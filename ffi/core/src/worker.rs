@@ -30,7 +30,7 @@ pub struct polyrail_core_config {
     pub progress_floor_ns: u64,
     /// How long a lane may take to open: 1 s.
     pub open_timeout_ns: u64,
-    /// A peer that nothing is heard from for so long is silent: 1.2 s.
+    /// A peer that nothing is heard from for so long is silent: 1.2 s. Later while nothing goes to it.
     pub peer_silence_ns: u64,
     /// How long proof is waited for before a report says indeterminate: 2 s.
     pub fence_timeout_ns: u64,

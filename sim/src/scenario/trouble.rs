@@ -69,7 +69,7 @@ pub struct Limits {
     pub progress_floor_us: u64,
     /// How long a lane may take to open.
     pub open_timeout_us: u64,
-    /// A peer that nothing is heard from for so long is silent.
+    /// A peer that nothing is heard from for so long is silent; later while nothing goes to it.
     pub peer_silence_us: u64,
     /// How long proof is waited for.
     pub fence_timeout_us: u64,

@@ -14,7 +14,7 @@ pub struct HealthConfig {
     pub open_timeout: Duration,
     /// How often a peer is asked for a sign of life; half as often while nothing is in flight with it.
     pub heartbeat: Duration,
-    /// A peer that nothing is heard from for so long is silent. At least twice the peer's heartbeat.
+    /// A peer that nothing is heard from for so long is silent; later while nothing goes to it. At least twice the peer's heartbeat.
     pub peer_silence: Duration,
     /// How long proof is waited for before a report says `Indeterminate`.
     pub fence_timeout: Duration,
