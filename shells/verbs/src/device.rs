@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use polyrail_core::work::LaneLimits;
 use polyrail_transport::memory::TrustDomain;
 
-use crate::discover::{LinkLayer, Port, Sysfs, partition};
-use crate::ffi::raw::{Calls, PORT_GRH_REQUIRED};
+use crate::discover::{GidRow, LinkLayer, Port, Sysfs, gid_for, gid_of, partition};
+use crate::ffi::raw::{Calls, PORT_ACTIVE, PORT_GRH_REQUIRED};
 use crate::ffi::{Context, Cq, Extras, Path, Pd, Qp};
 use crate::gid::Gid;
 use crate::wire::{DeviceName, Side, first_packet};
@@ -31,6 +31,7 @@ const NUMBER_REST: Duration = Duration::from_secs(1);
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) port: u8,
+    link: LinkLayer,
     /// Its place among those of the transport.
     pub(crate) number: usize,
     /// Which opening of the device at that place this is, from 0.
@@ -68,23 +69,21 @@ impl Device {
         number: usize,
         settings: Settings,
     ) -> io::Result<Self> {
-        Self::open_again(calls, sysfs, found, (number, 0), settings)
+        let which = (found.device.clone(), found.port, found.link);
+        Self::open_again(calls, sysfs, which, (number, 0), settings)
     }
 
     fn open_again(
         calls: &Calls,
         sysfs: &Sysfs,
-        found: &Port,
+        (name, number_of_port, link): (String, u8, LinkLayer),
         (number, opening): (usize, u32),
         settings: Settings,
     ) -> io::Result<Self> {
-        let context = Arc::new(Context::open(
-            calls,
-            &found.device,
-            sysfs.has_peer_memory(),
-        )?);
+        let context = Arc::new(Context::open(calls, &name, sysfs.has_peer_memory())?);
         let can = context.attributes()?;
-        let port = context.port(found.port)?;
+        // What becomes of it after this is heard.
+        let port = context.port(number_of_port)?;
         // One more goes behind those of core.
         let works = at_most(
             can.max_cqe,
@@ -112,8 +111,9 @@ impl Device {
         let ours = Arc::new(Pd::new(&context)?);
         try_reliable(&context, &ours)?;
         Ok(Self {
-            name: found.device.clone(),
-            port: found.port,
+            name,
+            port: number_of_port,
+            link,
             number,
             opening,
             sysfs: sysfs.clone(),
@@ -136,7 +136,7 @@ impl Device {
             pairs_max: u64::try_from(can.max_qp).ok().filter(|pairs| *pairs > 0),
             registration_max: can.max_mr_size,
             settings,
-            port_down: AtomicBool::new(!sysfs.is_active(&found.device, found.port)),
+            port_down: AtomicBool::new(port.state != PORT_ACTIVE),
             resting: Mutex::default(),
         })
     }
@@ -196,9 +196,10 @@ impl Device {
         at_most(self.completions_max, wanted)
     }
 
-    /// Its port, as it is now.
-    fn now(&self) -> Port {
-        self.sysfs.port(&self.name, self.port)
+    /// The names of its port, as they are now. Nothing else is read, because the kernel asks the device for that, which may not
+    /// answer.
+    fn gids(&self) -> Vec<GidRow> {
+        self.sysfs.gids(&self.name, self.port, self.link)
     }
 
     /// Whether its port carries no packets now, or it is of no use any more, as far as its thread has heard. Never waits.
@@ -213,7 +214,7 @@ impl Device {
 
     /// How fast its port says it is.
     pub(crate) fn speed_bits_per_sec(&self) -> Option<u64> {
-        self.now().speed_bits_per_sec
+        self.sysfs.speed_bits_per_sec(&self.name, self.port)
     }
 
     /// It is of no use any more.
@@ -227,9 +228,8 @@ impl Device {
 
     /// Whether an address of this host is its.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
-        let port = self.now();
-        match port.link {
-            LinkLayer::Ethernet => port.gid_of(address).is_some(),
+        match self.link {
+            LinkLayer::Ethernet => gid_of(&self.gids(), address).is_some(),
             LinkLayer::InfiniBand => self
                 .sysfs
                 .interface_of(address)
@@ -246,12 +246,14 @@ impl Device {
                 self.name
             )));
         }
-        let port = self.now();
-        let wrong =
-            |why: String| io::Error::other(format!("{} port {}: {why}", self.name, self.port));
-        let row = port.row(address, self.settings.gid_index).map_err(wrong)?;
+        let wrong = |why: String| {
+            let down = if self.is_down() { "; it is down" } else { "" };
+            io::Error::other(format!("{} port {}: {why}{down}", self.name, self.port))
+        };
+        let gids = self.gids();
+        let row = gid_for(&gids, self.link, address, self.settings.gid_index).map_err(wrong)?;
         let attributes = self.context.port(self.port)?;
-        let is_ethernet = port.link == LinkLayer::Ethernet;
+        let is_ethernet = self.link == LinkLayer::Ethernet;
         let pkey_index = match is_ethernet {
             true => 0,
             false => {
@@ -320,9 +322,10 @@ impl Site {
     /// Opens the device of this name anew.
     pub(crate) fn reopen(&self) -> io::Result<Arc<Device>> {
         let before = self.device();
-        let (found, place) = (before.now(), (before.number, before.opening + 1));
+        let which = (before.name.clone(), before.port, before.link);
+        let place = (before.number, before.opening + 1);
         let (calls, sysfs, settings) = (&self.calls, &before.sysfs, before.settings);
-        let opened = Arc::new(Device::open_again(calls, sysfs, &found, place, settings)?);
+        let opened = Arc::new(Device::open_again(calls, sysfs, which, place, settings)?);
         before.context.renew();
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
         Ok(opened)

@@ -81,33 +81,35 @@ pub struct Port {
     pub unusable: Option<String>,
 }
 
+/// The row of a port's table of GIDs that an address of this host is in: RoCE v2 before v1, and one whose interface can be seen
+/// from here before one of another network namespace.
+pub(crate) fn gid_of(gids: &[GidRow], address: IpAddr) -> Option<&GidRow> {
+    let gid = Gid::of(address);
+    let rows = gids.iter().rev().filter(|row| row.gid == gid);
+    rows.max_by_key(|row| (row.is_v2, row.interface.is_some()))
+}
+
+/// The row that lanes at an address use: this one, if one is wanted; on InfiniBand, where addresses are in no row, the first; on
+/// Ethernet that of the address. An error says which is missing.
+pub(crate) fn gid_for(
+    gids: &[GidRow],
+    link: LinkLayer,
+    address: IpAddr,
+    wanted: Option<u8>,
+) -> Result<&GidRow, String> {
+    let row = match (wanted, link) {
+        (Some(index), _) => gids.iter().find(|row| row.index == index),
+        (None, LinkLayer::InfiniBand) => gids.first(),
+        (None, LinkLayer::Ethernet) => gid_of(gids, address),
+    };
+    const WHY: &str = "no row of its table of GIDs is it";
+    row.ok_or_else(|| match wanted {
+        Some(index) => format!("GID {index} is missing: {WHY}"),
+        None => format!("a GID for {address} is missing: {WHY}"),
+    })
+}
+
 impl Port {
-    /// The row of the table of GIDs that an address of this host is in: RoCE v2 before v1, and one whose interface can be seen from
-    /// here before one of another network namespace.
-    pub(crate) fn gid_of(&self, address: IpAddr) -> Option<&GidRow> {
-        let gid = Gid::of(address);
-        let rows = self.gids.iter().rev().filter(|row| row.gid == gid);
-        rows.max_by_key(|row| (row.is_v2, row.interface.is_some()))
-    }
-
-    /// The row that lanes at an address use: this one, if one is wanted; on InfiniBand, where addresses are in no row, the first; on
-    /// Ethernet that of the address. An error says why there is none.
-    pub(crate) fn row(&self, address: IpAddr, wanted: Option<u8>) -> Result<&GidRow, String> {
-        let row = match (wanted, self.link) {
-            (Some(index), _) => self.gids.iter().find(|row| row.index == index),
-            (None, LinkLayer::InfiniBand) => self.gids.first(),
-            (None, LinkLayer::Ethernet) => self.gid_of(address),
-        };
-        row.ok_or_else(|| {
-            let why = self.unusable.as_deref();
-            let why = why.unwrap_or("no row of its table of GIDs is it");
-            match wanted {
-                Some(index) => format!("GID {index} is missing: {why}"),
-                None => format!("a GID for {address} is missing: {why}"),
-            }
-        })
-    }
-
     /// Why it can never be used, if so: it carries packets and has no GID, as ports that stand for virtual functions. One that is down
     /// may get some.
     pub(crate) fn nameless(&self) -> Option<&str> {
@@ -197,7 +199,7 @@ impl Sysfs {
             port,
             link,
             is_active,
-            speed_bits_per_sec: text("rate").and_then(|rate| bits_per_sec(&rate)),
+            speed_bits_per_sec: self.speed_bits_per_sec(device, port),
             numa_node: node,
             pci_path: card.map(|card| self.pci_path(&card)).unwrap_or_default(),
             gids,
@@ -205,8 +207,14 @@ impl Sysfs {
         }
     }
 
-    /// Whether a port carries packets now.
-    pub(crate) fn is_active(&self, device: &str, port: u8) -> bool {
+    /// How fast a port says it is. The kernel may ask the device.
+    pub(crate) fn speed_bits_per_sec(&self, device: &str, port: u8) -> Option<u64> {
+        let rate = self.text(&format!("class/infiniband/{device}/ports/{port}/rate"));
+        rate.and_then(|rate| bits_per_sec(&rate))
+    }
+
+    /// Whether a port carries packets now. The kernel may ask the device.
+    fn is_active(&self, device: &str, port: u8) -> bool {
         let state = self.text(&format!("class/infiniband/{device}/ports/{port}/state"));
         state.is_some_and(|state| word(&state) == "ACTIVE")
     }
@@ -223,7 +231,8 @@ impl Sysfs {
         rows.filter(|(_, key)| key & PARTITION != 0).collect()
     }
 
-    fn gids(&self, device: &str, port: u8, link: LinkLayer) -> Vec<GidRow> {
+    /// The names of a port. The kernel has them itself, and asks no device.
+    pub(crate) fn gids(&self, device: &str, port: u8, link: LinkLayer) -> Vec<GidRow> {
         let at = format!("class/infiniband/{device}/ports/{port}");
         let row = |index: usize| {
             let gid = Gid::parse(&self.text(&format!("{at}/gids/{index}"))?)?;
@@ -407,9 +416,9 @@ mod tests {
         assert_eq!((port.numa_node, port.link), (Some(1), LinkLayer::Ethernet));
         assert_eq!(port.speed_bits_per_sec, Some(100_000_000_000));
         assert_eq!(port.gids.len(), 3, "{port:?}");
-        let row = port.gid_of([10, 77, 0, 1].into()).unwrap();
+        let row = gid_of(&port.gids, [10, 77, 0, 1].into()).unwrap();
         assert_eq!((row.index, row.interface.as_deref()), (3, Some("eth0")));
-        assert_eq!(port.gid_of([10, 77, 0, 2].into()), None);
+        assert_eq!(gid_of(&port.gids, [10, 77, 0, 2].into()), None);
         assert_eq!(port.unusable, None);
         let path = |steps: &[&str]| {
             steps
@@ -635,7 +644,7 @@ mod tests {
                 .collect();
             let (_root, sysfs) = machine(&files, &[]);
             let port = &sysfs.ports()[0];
-            let chosen = port.row(address.parse().unwrap(), wanted);
+            let chosen = gid_for(&port.gids, port.link, address.parse().unwrap(), wanted);
             let index = chosen.as_ref().ok().map(|row| row.index);
             assert_eq!(index, row, "{cluster}, {address}, {wanted:?}: {why}");
             if let Err(said) = chosen {

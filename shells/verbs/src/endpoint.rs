@@ -362,8 +362,8 @@ impl VerbsEndpoint {
         for (lane, slot) in &self.lanes {
             let address = self.rails.get(&lane.rail());
             let service = address.and_then(|address| {
-                let found = self.common.services.between(address.local, address.remote);
-                found.ok()
+                let services = &self.common.services;
+                services.last_between(address.local, address.remote).ok()
             });
             if service.is_some_and(|service| service.site.device().number == device) {
                 out.lanes
@@ -558,7 +558,7 @@ impl VerbsEndpoint {
         let service = self
             .common
             .services
-            .between(address.local, address.remote)?;
+            .last_between(address.local, address.remote)?;
         service.desk.order(Order::Open(Box::new(Opening {
             lane,
             epoch,

@@ -29,8 +29,10 @@ use crate::wire::{Answer, Granted, Message, Refusal, Side};
 
 /// Immediates that there is room for at each queue pair: its peer sends one, and the next after the answer.
 const IMMEDIATES: u32 = 2;
-/// Queue pairs whose immediates come to one completion queue.
-const PAIRS_PER_QUEUE: usize = 1024;
+/// Places in a completion queue for each queue pair: as many again, of one that is gone and was not heard of yet.
+const PLACES: u32 = 2 * IMMEDIATES;
+/// Queue pairs whose immediates come to one completion queue, at most.
+const PAIRS_PER_QUEUE: u32 = 1024;
 /// Completions that are taken at once.
 const TAKE: usize = 16;
 
@@ -293,14 +295,12 @@ impl Inbound {
 
     /// A completion queue with room for one more queue pair's immediates.
     fn queue(&mut self, connections: &mut Connections) -> io::Result<Arc<Cq>> {
-        let has_room = |(_, queue): &&(u64, Arc<Cq>)| Arc::strong_count(queue) <= PAIRS_PER_QUEUE;
+        let depth = self.device.queue_depth(PLACES * PAIRS_PER_QUEUE);
+        let pairs = (depth / PLACES).max(1) as usize;
+        let has_room = |(_, queue): &&(u64, Arc<Cq>)| Arc::strong_count(queue) <= pairs;
         if let Some((_, queue)) = self.queues.iter().find(has_room) {
             return Ok(queue.clone());
         }
-        // As many again, of queue pairs that are gone and were not heard of yet.
-        let depth = self
-            .device
-            .queue_depth(2 * IMMEDIATES * PAIRS_PER_QUEUE as u32);
         let queue = Arc::new(Cq::new(&self.device.context, depth)?);
         queue.arm()?;
         let number = connections.add_queue(&queue)?;

@@ -200,8 +200,11 @@ impl Registered {
 
     fn give_up(&self) {
         self.ended.store(true, SeqCst);
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let slots = slots.clone();
+        // Deregisters, which takes long, and nobody waits for the lock.
+        let slots = {
+            let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+            slots.clone()
+        };
         slots.iter().for_each(|slot| slot.give_up());
     }
 

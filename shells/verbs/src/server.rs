@@ -171,7 +171,7 @@ impl Transport for VerbsTransport {
         let service = address
             .as_ref()
             .ok()
-            .and_then(|address| self.common.services.of(*address));
+            .and_then(|address| self.common.services.last_of(*address));
         match service {
             Some(service) => service.desk.order(Order::Admit(Box::new(lane))),
             None => log::debug!(

@@ -34,8 +34,17 @@ pub(crate) struct Services {
     open: RwLock<Vec<Arc<Service>>>,
     /// Ports that cannot be used, and how often they were tried. Locked while somebody looks.
     refused: Mutex<HashMap<(String, u8), u32>>,
-    /// Where addresses of this host were found to be.
-    places: Mutex<HashMap<IpAddr, usize>>,
+    /// Where addresses of this host were found to be. Never locked while the kernel is asked.
+    places: Mutex<HashMap<IpAddr, Place>>,
+}
+
+/// Where an address of this host was found to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Place {
+    /// The place of its device, or of the one that it was at last; `None`: it never was at any.
+    of: Option<usize>,
+    /// It was there when it was looked for last.
+    is_there: bool,
 }
 
 /// What a look has found.
@@ -80,20 +89,40 @@ impl Services {
         self.open.read().unwrap_or_else(PoisonError::into_inner)[place].clone()
     }
 
-    /// The device that an address of this host is of.
+    /// The device that an address of this host is of. Asks the kernel if it was at none so far, which may take a while.
     pub(crate) fn of(&self, address: IpAddr) -> Option<Arc<Service>> {
+        let known = lock(&self.places).get(&address).copied();
+        let place = known.filter(|place| place.is_there);
+        let place = place.unwrap_or_else(|| self.look_for(address));
+        let of = place.of.filter(|_| place.is_there)?;
+        Some(self.at(of))
+    }
+
+    /// The one that it was at when somebody [asked](Self::of) last. The kernel is asked only of an address that nobody has asked
+    /// after, and there is no rail to such a one: for those that others wait for.
+    pub(crate) fn last_of(&self, address: IpAddr) -> Option<Arc<Service>> {
+        let known = lock(&self.places).get(&address).copied();
+        let place = known.unwrap_or_else(|| self.look_for(address));
+        Some(self.at(place.of?))
+    }
+
+    /// Asks the kernel where an address is now.
+    fn look_for(&self, address: IpAddr) -> Place {
+        let has = |service: &Arc<Service>| service.site.device().has(address);
+        let found = self.all().iter().position(has);
         let mut places = lock(&self.places);
-        let place = match places.get(&address) {
-            Some(place) => *place,
-            None => {
-                let has = |service: &Arc<Service>| service.site.device().has(address);
-                let place = self.all().iter().position(has)?;
-                places.insert(address, place);
-                place
-            }
-        };
-        drop(places);
-        Some(self.at(place))
+        let place = places.entry(address).or_default();
+        place.is_there = found.is_some();
+        place.of = found.or(place.of);
+        *place
+    }
+
+    /// Asks anew where all addresses are that somebody has asked after.
+    fn look_for_all(&self) {
+        let addresses: Vec<_> = lock(&self.places).keys().copied().collect();
+        for address in addresses {
+            self.look_for(address);
+        }
     }
 
     /// The device that a rail starts from.
@@ -103,8 +132,18 @@ impl Services {
         remote: SocketAddr,
     ) -> io::Result<Arc<Service>> {
         let local = local_address(local, remote)?;
-        let missing = || io::Error::other(format!("no usable RDMA device has the address {local}"));
-        self.of(local.to_canonical()).ok_or_else(missing)
+        self.of(local.to_canonical()).ok_or_else(|| missing(local))
+    }
+
+    /// The one that it started from when somebody [asked](Self::between) last, for workers: they do not wait for the kernel.
+    pub(crate) fn last_between(
+        &self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> io::Result<Arc<Service>> {
+        let local = local_address(local, remote)?;
+        let service = self.last_of(local.to_canonical());
+        service.ok_or_else(|| missing(local))
     }
 
     /// Looks for devices that are not in use, and takes them; `again`: also those that could not be used, however often they were
@@ -149,7 +188,7 @@ impl Services {
             .map(|service| service.site.take_changes());
         let has_changed = changes.fold(false, |before, this| before | this);
         if has_changed {
-            lock(&self.places).clear();
+            self.look_for_all();
         }
         has_changed
     }
@@ -182,11 +221,15 @@ impl Services {
         open.push(Arc::new(service));
         drop(open);
         // An address may have been another device's.
-        lock(&self.places).clear();
+        self.look_for_all();
         if place > 0 {
             log::info!("verbs: {device} port {port}: the device is used from now on");
             self.registry.renew(&opened);
         }
         Ok(())
     }
+}
+
+fn missing(local: IpAddr) -> io::Error {
+    io::Error::other(format!("no usable RDMA device has the address {local}"))
 }

@@ -37,6 +37,7 @@ mod comes_up;
 mod keyed;
 mod names;
 mod slow;
+mod unanswered;
 mod unproven;
 
 const SESSION: SessionId = SessionId([3; 16]);
@@ -63,6 +64,8 @@ fn turn() -> MutexGuard<'static, ()> {
     stub::reuse_keys(false);
     stub::set_port_flags(0);
     stub::hold_registrations(u64::MAX);
+    stub::hold_deregistrations(false);
+    stub::set_completions_max(None);
     stub::expect(stub::Expects::Next);
     turn
 }
@@ -93,7 +96,7 @@ impl RegionTable for Regions {
 struct Pair {
     regions: Arc<Regions>,
     target: Arc<VerbsTransport>,
-    _initiator: VerbsTransport,
+    initiator: Arc<VerbsTransport>,
     endpoint: Box<dyn Endpoint>,
     clock: Clock,
     local: Arc<Region>,
@@ -134,7 +137,7 @@ impl Pair {
             VerbsTransport::over(&stub::calls(), &sysfs, regions, settings).unwrap()
         };
         let target = Arc::new(over(regions.clone()));
-        let initiator = over(Arc::default());
+        let initiator = Arc::new(over(Arc::default()));
         let listener = TcpListener::bind("127.0.0.2:0").unwrap();
         let port = listener.local_addr().unwrap();
         let acceptor = thread::spawn({
@@ -171,7 +174,7 @@ impl Pair {
         Self {
             regions,
             target,
-            _initiator: initiator,
+            initiator,
             endpoint,
             clock,
             local,
@@ -1493,6 +1496,25 @@ fn queues_shorter_than_wished_for_are_said_to_be_so() {
         assert_eq!(pair.post(1, &works).stop, Stop::All);
         assert_eq!(pair.completed(1), [(3, SUCCESS)]);
     }
+}
+
+/// A queue was given to 1,024 queue pairs, however short it was.
+#[test]
+fn a_short_queue_is_for_as_many_queue_pairs_of_peers_as_it_has_room_for() {
+    let _turn = turn();
+    stub::set_completions_max(Some(16));
+    let mut pair = Pair::new();
+    let by = pair.clock.now() + Duration::from_secs(20);
+    let before = COUNTERS.queues.load(SeqCst);
+    for rail in 0..9 {
+        pair.endpoint
+            .attach_rail(RailId(rail), pair.address.clone());
+        let lane = LaneId::new(0, RailId(rail));
+        pair.endpoint.open(lane, Epoch(1), by);
+        assert!(matches!(pair.fact().fact, LaneFact::Opened { .. }));
+    }
+    // One for each lane at this end. At the other one there are four places for each of two immediates.
+    assert_eq!(COUNTERS.queues.load(SeqCst) - before, 9 + 3);
 }
 
 #[test]

@@ -262,6 +262,8 @@ pub(crate) struct AsyncEvent {
     pub(crate) event_type: c_int,
 }
 
+/// Of a port: it carries packets.
+pub(crate) const PORT_ACTIVE: c_int = 4;
 /// Of a port: packets have to carry GIDs, in one subnet too.
 pub(crate) const PORT_GRH_REQUIRED: u8 = 1;
 

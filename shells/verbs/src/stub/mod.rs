@@ -58,6 +58,8 @@ pub struct Counters {
     pub immediates: AtomicU64,
     /// Queue pairs that were made.
     pub queue_pairs: AtomicU64,
+    /// Completion queues that were made.
+    pub queues: AtomicU64,
     /// Objects that live.
     pub live: AtomicI64,
     /// Completion queues that were asked to wake somebody.
@@ -73,6 +75,7 @@ pub static COUNTERS: Counters = Counters {
     completions: AtomicU64::new(0),
     immediates: AtomicU64::new(0),
     queue_pairs: AtomicU64::new(0),
+    queues: AtomicU64::new(0),
     live: AtomicI64::new(0),
     arms: AtomicU64::new(0),
 };
@@ -87,6 +90,12 @@ static UNPLUGGED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static SLOW: Mutex<u64> = Mutex::new(u64::MAX);
 static FASTER: Condvar = Condvar::new();
 static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Whether calls that deregister wait, and how many do.
+static HOLDS: Mutex<(bool, u32)> = Mutex::new((false, 0));
+static LET_GO: Condvar = Condvar::new();
+static COMPLETIONS_MAX: AtomicU32 = AtomicU32::new(ALL_COMPLETIONS);
+/// Places of a completion queue, if nothing else is said.
+const ALL_COMPLETIONS: u32 = 1 << 16;
 static PLAIN: AtomicBool = AtomicBool::new(false);
 static REUSING: AtomicBool = AtomicBool::new(false);
 static CUT: AtomicBool = AtomicBool::new(false);
@@ -236,6 +245,25 @@ pub fn hold_registrations(bytes: u64) {
 #[cfg(test)]
 pub(crate) fn registrations_held() -> u32 {
     WAITING.load(SeqCst)
+}
+
+/// Makes calls that deregister memory wait, or not any more.
+#[cfg(test)]
+pub(crate) fn hold_deregistrations(held: bool) {
+    HOLDS.lock().unwrap_or_else(PoisonError::into_inner).0 = held;
+    LET_GO.notify_all();
+}
+
+/// How many of them wait.
+#[cfg(test)]
+pub(crate) fn deregistrations_held() -> u32 {
+    HOLDS.lock().unwrap_or_else(PoisonError::into_inner).1
+}
+
+/// Lets completion queues of devices that are opened from now on have so many places at most; `None`: many.
+#[cfg(test)]
+pub(crate) fn set_completions_max(places: Option<u32>) {
+    COMPLETIONS_MAX.store(places.unwrap_or(ALL_COMPLETIONS), SeqCst);
 }
 
 /// Makes devices give the key of what was deregistered last to what is registered next, and the number of the queue pair that was
@@ -501,7 +529,8 @@ unsafe extern "C" fn query_device(_: *mut Context, attributes: *mut DeviceAttr) 
     // SAFETY: the caller gives room for them, of zeroes.
     let attributes = unsafe { &mut *attributes };
     attributes.max_mr_size = REGISTRATION_MAX.load(SeqCst);
-    (attributes.max_qp_wr, attributes.max_cqe) = (1024, 1 << 16);
+    attributes.max_qp_wr = 1024;
+    attributes.max_cqe = COMPLETIONS_MAX.load(SeqCst) as c_int;
     (attributes.max_sge, attributes.max_sge_rd) = (16, READ_RANGES_MAX);
     (attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom) = (64, 64);
     0
@@ -658,6 +687,13 @@ unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
         return number;
     }
     lies::hang();
+    let mut holds = HOLDS.lock().unwrap_or_else(PoisonError::into_inner);
+    holds.1 += 1;
+    let mut holds = LET_GO
+        .wait_while(holds, |(held, _)| *held)
+        .unwrap_or_else(PoisonError::into_inner);
+    holds.1 -= 1;
+    drop(holds);
     // SAFETY: made above.
     unsafe {
         with(|state| {
@@ -788,6 +824,7 @@ unsafe extern "C" fn create_cq(
     if number != 0 {
         return null(number);
     }
+    COUNTERS.queues.fetch_add(1, SeqCst);
     give_in(
         context,
         Queue {

@@ -1,4 +1,4 @@
-//! Registrations that take long, and what goes on meanwhile.
+//! Registrations, and ends of them, that take long, and what goes on meanwhile.
 
 use std::time;
 
@@ -62,6 +62,7 @@ struct Released;
 impl Drop for Released {
     fn drop(&mut self) {
         stub::hold_registrations(u64::MAX);
+        stub::hold_deregistrations(false);
     }
 }
 
@@ -110,6 +111,43 @@ fn fences_lanes_and_other_memory_go_on_while_memory_is_registered() {
         assert_eq!(pair.completed(1), [(cookie, SUCCESS)]);
     }
     assert!(large.revoke());
+}
+
+/// What takes its time with one device held up the thread of another one, and workers behind that.
+#[test]
+fn a_device_comes_back_while_another_one_takes_long_to_let_go_of_memory() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    let local = pair.local.clone();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    let _released = Released;
+    stub::hold_deregistrations(true);
+    let revoked = thread::spawn(move || local.revoke());
+    while stub::deregistrations_held() == 0 {
+        thread::yield_now();
+    }
+    stub::happen(1, stub::Happening::DeviceFatal);
+    let by = pair.clock.now() + Duration::from_secs(20);
+    let address = RailAddress {
+        local: Some([127, 0, 0, 2].into()),
+        ..pair.address.clone()
+    };
+    pair.endpoint.attach_rail(RailId(1), address);
+    // It is not looked for at each try.
+    for epoch in 1.. {
+        assert!(pair.clock.now() < by, "its thread waits");
+        pair.endpoint.open(OTHER_LANE, Epoch(epoch), by);
+        let is_said = |fact: &LaneReport| (fact.lane, fact.epoch) == (OTHER_LANE, Epoch(epoch));
+        pair.until(|pair| pair.facts.iter().any(is_said));
+        let said = pair.facts.drain(..).find(is_said).unwrap().fact;
+        if matches!(said, LaneFact::Opened { .. }) {
+            break;
+        }
+    }
+    stub::hold_deregistrations(false);
+    assert!(revoked.join().unwrap());
 }
 
 /// A lane used to be broken after five seconds, again and again, however long the registration took.
