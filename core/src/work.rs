@@ -44,7 +44,8 @@ impl Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Work {
-    /// Comes back in the [`Completion`]. Means nothing to a transport.
+    /// Comes back in the [`Completion`]. Means nothing to a transport, and is never `u64::MAX`, which that may have for works
+    /// of its own.
     pub cookie: u64,
     /// Write or read.
     pub op: Op,

@@ -14,16 +14,23 @@ fn many(op: Op, works_max: u16, work_bytes_max: u32) -> Vec<Work> {
         .collect()
 }
 
-/// A world in which many works have been posted, and some may have ended.
+/// A world in which many works have been posted, and some may have ended. How many, with one that has.
 fn under_way(subject: &Subject, op: Op) -> Said<(World, usize)> {
     let (mut world, limits) = World::open(subject)?;
+    // It may have to be told first what is behind a key, and takes no work before.
+    world.carry_out(lane(0), ONE, &[work(u64::MAX - 1, op, 0, 1)])?;
     fill(&world.here, 1);
     fill(&world.there, 2);
     let works = many(op, limits.works_max, limits.work_bytes_max);
     let posted = world.endpoint.post(&batch(lane(0), ONE, &works));
     check_posted(posted, works.len())?;
     world.look()?;
-    Ok((world, posted.accepted))
+    match posted.accepted {
+        0 => Err(format!(
+            "a lane with nothing on it takes no work: {posted:?}"
+        )),
+        accepted => Ok((world, 1 + accepted)),
+    }
 }
 
 fn succeeded(world: &World) -> usize {

@@ -385,7 +385,11 @@ impl World {
 
     /// Carries out a work that cannot be: it has to fail by its own fault, when it is posted or by a completion.
     pub(crate) fn fails(&mut self, lane: LaneId, epoch: Epoch, work: Work, why: &str) -> Said<()> {
-        let posted = self.endpoint.post(&batch(lane, epoch, &[work]));
+        let what = format!("room for a work that {why}");
+        let posted = self.until(what, |world| {
+            let posted = world.endpoint.post(&batch(lane, epoch, &[work]));
+            (posted.stop != Stop::Full).then_some(posted)
+        })?;
         check_posted(posted, 1)?;
         let cause = match posted.stop {
             Stop::Rejected(cause) => cause,

@@ -8,10 +8,17 @@ use polyrail_cuda::stub::{Machine, Stub};
 use polyrail_cuda::{CudaIpcTransport, CudaTransport, Gpus, Sharing};
 use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
+use polyrail_verbs::stub::{self, StubTransport};
 
 fn keeps_all(subject: &Subject) {
+    keeps(subject, |_| true);
+}
+
+/// Keeps those of these names.
+fn keeps(subject: &Subject, is_meant: impl Fn(&str) -> bool) {
     let broken: Vec<_> = subject
         .promises()
+        .filter(|promise| is_meant(promise.name))
         .filter_map(|promise| Some((promise.name, check(promise, subject).err()?)))
         .collect();
     assert_eq!(broken, []);
@@ -63,4 +70,26 @@ fn cuda_keeps_every_promise_that_is_not_made_to_peers() {
         memory,
     );
     keeps_all(&subject.without_peers(1_u32.to_le_bytes().into()));
+}
+
+/// Over devices in this process, which carry works out while they are posted; what is promised of those that are on their way, over
+/// such as take their time.
+#[test]
+fn verbs_keeps_every_promise() {
+    let subject = Subject::new(Arc::new(|regions| {
+        Ok(Arc::new(StubTransport::new(regions)?))
+    }));
+    keeps_all(&subject);
+    stub::dawdle(1);
+    let of_time = [
+        "order",
+        "descriptor",
+        "revoked",
+        "local-fence",
+        "remote-fence",
+        "neighbours",
+        "retiring",
+    ];
+    keeps(&subject, |name| of_time.contains(&name));
+    stub::be_honest();
 }

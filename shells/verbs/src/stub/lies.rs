@@ -32,6 +32,8 @@ const LONG_ONE_IN: u64 = 64;
 /// What that is, in microseconds; and what others take, at most.
 const LONG_US: u64 = 30_000;
 const SHORT_US: u64 = 300;
+/// What they take where nothing fails, at most: longer than a fence does.
+const DAWDLES_US: u64 = 100_000;
 /// Packets of this many bytes are whole at every MTU.
 const WHOLE_PACKETS: usize = 4096;
 
@@ -40,6 +42,8 @@ pub(super) struct Lies {
     dice: Chance,
     /// Acknowledged bytes are put into memory later.
     places_late: bool,
+    /// No work fails, and no completion is lost.
+    is_mild: bool,
     flights: Vec<Flight>,
     /// Completions: when, of which work, with which status.
     answers: Vec<(Instant, Flying, c_int)>,
@@ -79,11 +83,21 @@ struct Unplaced {
 
 /// From now on the provider lies as this seed says. `places_late`: also about what is in memory.
 pub fn lie(seed: u64, places_late: bool) {
+    begin(seed, places_late, false);
+}
+
+/// The same about time only, and more: all works do well, and say so.
+pub fn dawdle(seed: u64) {
+    begin(seed, false, true);
+}
+
+fn begin(seed: u64, places_late: bool, is_mild: bool) {
     be_honest();
     with(|state| {
         state.lies = Some(Lies {
             dice: Chance::new(seed, 0),
             places_late,
+            is_mild,
             flights: Vec::new(),
             answers: Vec::new(),
             unplaced: Vec::new(),
@@ -159,6 +173,7 @@ impl Lies {
     fn due(&mut self, kind: Kind, pair: u32) -> Instant {
         let us = match self.dice.one_in(LONG_ONE_IN) {
             true => LONG_US,
+            false if self.is_mild && kind == Kind::Arrives => self.dice.draw() % DAWDLES_US,
             false => self.dice.draw() % SHORT_US,
         };
         let at = Instant::now() + Duration::from_micros(us);
@@ -206,7 +221,7 @@ impl State {
         };
         let is_inline = work.send_flags & raw::SEND_INLINE != 0;
         let is_plain = flying.refused == 0 && flying.opcode != raw::WR_RDMA_WRITE_WITH_IMM;
-        let fails = match is_plain && lies.dice.one_in(FAILS_ONE_IN) {
+        let fails = match is_plain && !lies.is_mild && lies.dice.one_in(FAILS_ONE_IN) {
             true => [1, 2, 4, 7, 9, 10, 11, 12, 13, 21][lies.dice.draw() as usize % 10],
             false => 0,
         };
@@ -404,7 +419,7 @@ impl State {
         if status != 0 {
             lies.gaps.insert(own);
         }
-        let is_lost = status == 0 && lies.dice.one_in(LOST_ONE_IN);
+        let is_lost = status == 0 && !lies.is_mild && lies.dice.one_in(LOST_ONE_IN);
         if flying.says && !is_lost || status != 0 {
             let at = lies.due(Kind::Answers, own);
             lies.answers.push((at, flying, status));

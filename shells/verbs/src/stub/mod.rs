@@ -17,7 +17,7 @@ mod transport;
 pub use failing::{Call, fail, fail_by_chance, fail_nothing};
 pub use ghosts::ghosts;
 pub use held::{hold, land};
-pub use lies::{be_honest, lie};
+pub use lies::{be_honest, dawdle, lie};
 pub use spoiled::spoil;
 pub use transport::{StubTransport, appear};
 
