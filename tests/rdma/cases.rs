@@ -24,6 +24,7 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("short-queues", short_queues),
     ("notifications", notifications),
     ("dropped-region", dropped_region),
+    ("old-works-replayed", old_works_replayed),
     ("devices-that-come", devices_that_come),
     ("shares-follow-rates", shares_follow_rates),
     ("path-isolation", path_isolation),
@@ -72,6 +73,17 @@ fn ports_are_listed() {
     until("it is back", || {
         ports().iter().all(|port| port.unusable.is_none())
     });
+}
+
+/// Works that name memory as it was registered before do not change what it is registered anew as: neither those that were on their
+/// way, nor with the key that it has now, as on devices which give keys out again.
+fn old_works_replayed() {
+    let ends = [("rxa0", address(0, false)), ("rxb0", address(0, true))];
+    let cut = |is_cut| match is_cut {
+        true => drop_rdma(0),
+        false => rail("clear", 0, ""),
+    };
+    polyrail_verbs::replay(ends, cut).expect("they are refused");
 }
 
 /// Devices that are not there when engines start carry memory that was registered before they came.

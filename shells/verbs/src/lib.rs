@@ -37,6 +37,8 @@ mod mailbox;
 mod outbound;
 mod packets;
 mod registry;
+#[cfg(any(test, feature = "stub"))]
+mod replay;
 mod server;
 mod service;
 mod services;
@@ -50,6 +52,8 @@ mod wire;
 pub use discover::{GidRow, LinkLayer, Port, ports};
 pub use examine::{Examined, examine};
 pub use gid::Gid;
+#[cfg(any(test, feature = "stub"))]
+pub use replay::replay;
 pub use server::VerbsTransport;
 pub use settings::Settings;
 

@@ -128,3 +128,21 @@ fn a_write_that_was_meant_for_what_was_there_before_does_not_land() {
     let refused = (1, Outcome::Error(Cause::RemoteAccess));
     assert_eq!(pair.completed(1)[0], refused);
 }
+
+/// `cargo test -p polyrail-tests-rdma` tries the same on Soft-RoCE, whose keys are others each time.
+#[test]
+fn works_of_what_was_registered_before_are_refused_whatever_key_it_has_now() {
+    let _turn = turn();
+    for reuses in [false, true] {
+        stub::reuse_keys(reuses);
+        let (_root, sysfs) = stub::machine().unwrap();
+        let ends = [("stub0", 1), ("stub1", 2)].map(|(name, at)| (name, [127, 0, 0, at].into()));
+        let cut = |is_cut| {
+            stub::hold(is_cut);
+            if !is_cut {
+                stub::land();
+            }
+        };
+        crate::replay::over(&stub::calls(), &sysfs, ends, cut).unwrap();
+    }
+}
