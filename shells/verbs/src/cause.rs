@@ -9,6 +9,9 @@
 //! | 11 REM_OP | the rail's | carried out | nothing | nothing |
 //! | 12 RETRY_EXC, 13 RNR_RETRY_EXC | the rail's | carried out | packets on their way land | nothing |
 //!
+//! That is of works, at the initiator. At the target a place for an immediate fails, with any status, once nothing comes to its
+//! queue pair any more: the peer is hung up on, and its lane breaks.
+//!
 //! What the peer's device answers, or does not answer, it says of the oldest work that has no answer yet. What this side's device
 //! meets, it may meet before works ahead have their answers. Whatever the status is, both sides' queue pairs are destroyed before
 //! a report counts on more.

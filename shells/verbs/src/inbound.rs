@@ -267,11 +267,21 @@ impl Inbound {
                 0
             });
             for wc in &taken[..count] {
-                let is_one = wc.status == 0 && wc.opcode == raw::WC_RECV_RDMA_WITH_IMM;
-                // Flushed, or of a queue pair that is no more, otherwise.
-                if let Some(&token) = self.pairs.get(&wc.qp_num).filter(|_| is_one)
-                    && let Err(error) = self.seen(connections, token, u32::from_be(wc.imm_data))
-                {
+                // Of a queue pair that is no more, otherwise.
+                let Some(&token) = self.pairs.get(&wc.qp_num) else {
+                    continue;
+                };
+                let heard = match (wc.status, wc.opcode) {
+                    (0, raw::WC_RECV_RDMA_WITH_IMM) => {
+                        self.seen(connections, token, u32::from_be(wc.imm_data))
+                    }
+                    (0, _) => Ok(()),
+                    // Nothing comes to that queue pair any more, whatever its peer sends.
+                    (status, _) => Err(io::Error::other(format!(
+                        "a place for an immediate has failed (status {status})"
+                    ))),
+                };
+                if let Err(error) = heard {
                     self.hang_up(token, &error);
                 }
             }

@@ -19,6 +19,8 @@ pub use ghosts::ghosts;
 pub use held::{hold, land};
 pub use lies::{be_honest, dawdle, lie};
 pub use spoiled::spoil;
+#[cfg(test)]
+pub(crate) use spoiled::spoil_immediate;
 pub use transport::{StubTransport, appear};
 
 use failing::{null, refused};
@@ -804,6 +806,7 @@ unsafe fn arrive(state: &mut State, number: u32, immediate: u32) -> c_int {
     let queue = unsafe { &*(peer.queue as *const Queue) };
     let mut done = queue.done.lock().unwrap_or_else(PoisonError::into_inner);
     let wc = Wc {
+        status: spoiled::of_immediate(),
         opcode: raw::WC_RECV_RDMA_WITH_IMM,
         imm_data: immediate,
         qp_num: peer_number,

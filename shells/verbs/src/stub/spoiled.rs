@@ -18,6 +18,20 @@ pub fn spoil(status: c_int) {
     NEXT.store(status, SeqCst);
 }
 
+/// The status that the next immediate is told of with at the target; 0: it does well.
+static NEXT_IMMEDIATE: AtomicI32 = AtomicI32::new(0);
+
+/// Makes the place of the next immediate that arrives fail with this status.
+#[cfg(test)]
+pub(crate) fn spoil_immediate(status: c_int) {
+    NEXT_IMMEDIATE.store(status, SeqCst);
+}
+
+/// The status that an immediate is told of with.
+pub(super) fn of_immediate() -> c_int {
+    NEXT_IMMEDIATE.swap(0, SeqCst)
+}
+
 /// Whether some work is to fail.
 pub(super) fn is_due() -> bool {
     NEXT.load(Relaxed) != 0

@@ -8,7 +8,7 @@ const LENGTH: u32 = 64 << 10;
 /// The last byte of the one that fails.
 const LAST: u64 = 2 * LENGTH as u64 - 1;
 
-const STATUSES: [i32; 15] = [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 19, 20, 21];
+const STATUSES: [i32; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 19, 20, 21];
 
 /// Those after which nothing of a write is on its way.
 fn is_refusal(status: i32) -> bool {
@@ -24,6 +24,7 @@ fn cause(status: i32) -> Cause {
     match status {
         1 => Cause::LocalLength,
         4 | 8 => Cause::LocalProtection,
+        5 => Cause::Flushed,
         9 => Cause::RemoteInvalidRequest,
         10 => Cause::RemoteAccess,
         12 | 20 => Cause::RetryExceeded,
@@ -109,6 +110,26 @@ fn a_read_without_an_answer_is_not_covered_by_what_this_side_meets_behind_it() {
         pair.fence(1);
         assert_eq!(pair.fence_inbound(1), 1, "status {status}: but the first");
         assert!(pair.completions.is_empty(), "{:?}", pair.completions);
+    }
+}
+
+/// Nobody heard of it: the peer's works were sent again and again, and its immediate was waited for.
+#[test]
+fn a_target_whose_queue_pair_takes_nothing_any_more_hangs_up() {
+    let _turn = turn();
+    for status in [1, 2, 4, 5, 21] {
+        let mut pair = Pair::new();
+        pair.opened(1);
+        pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+        pair.completed(1);
+        stub::spoil_immediate(status);
+        assert!(pair.endpoint.make_visible(SESSION, 1));
+        let fact = pair.fact();
+        let broken = (Epoch(1), LaneFact::Broken(Cause::Reset));
+        assert_eq!((fact.epoch, fact.fact), broken, "status {status}");
+        assert_eq!(pair.visible, [], "status {status}");
+        pair.fence(1);
+        pair.opened(2);
     }
 }
 
