@@ -1,6 +1,6 @@
 //! The limit of memory that a process may lock, and what is told of it when a registration is refused.
 
-use std::fs;
+use std::{fs, io};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -48,9 +48,12 @@ fn pinned(status: &str) -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// What to say behind an error of a registration of so many bytes that there was no memory for.
-pub(crate) fn advice(bytes: u64) -> String {
-    Locked::now().advice(bytes)
+/// What to say behind an error of a registration of so many bytes: something, if there was no memory for it.
+pub(crate) fn advice(error: &io::Error, bytes: u64) -> String {
+    match error.kind() {
+        io::ErrorKind::OutOfMemory => Locked::now().advice(bytes),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -71,6 +74,19 @@ mod tests {
             let said = Locked { limit, pinned }.advice(wanted);
             assert!(said.contains(text), "{said}");
             assert!(said.contains(&pinned.to_string()), "{said}");
+        }
+    }
+
+    #[test]
+    fn only_a_registration_without_memory_is_told_of_the_limit() {
+        // (error, whether it is)
+        for (number, told) in [
+            (libc::ENOMEM, true),
+            (libc::EFAULT, false),
+            (libc::EIO, false),
+        ] {
+            let said = advice(&io::Error::from_raw_os_error(number), 4096);
+            assert_eq!(said.contains("ulimit -l"), told, "{number}: {said}");
         }
     }
 

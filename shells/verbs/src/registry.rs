@@ -180,10 +180,7 @@ impl Registered {
                 READY
             }
             Err(error) => {
-                let advice = match error.kind() {
-                    io::ErrorKind::OutOfMemory => limit::advice(self.bytes),
-                    _ => String::new(),
-                };
+                let advice = limit::advice(&error, self.bytes);
                 let (name, bytes) = (&device.name, self.bytes);
                 complain!("verbs: {name} cannot register {bytes} bytes: {error}{advice}");
                 *held = Held::Gone;
