@@ -1517,6 +1517,33 @@ fn a_short_queue_is_for_as_many_queue_pairs_of_peers_as_it_has_room_for() {
     assert_eq!(COUNTERS.queues.load(SeqCst) - before, 9 + 3);
 }
 
+/// Works of a lane may complete until its queue pair is gone, and it used to have no room for them any more.
+#[test]
+fn a_completion_queue_keeps_a_lanes_room_until_its_queue_pair_is_known_to_be_gone() {
+    let _turn = turn();
+    // For one lane.
+    stub::set_completions_max(Some(16));
+    let mut pair = Pair::new();
+    pair.opened(1);
+    let other = LaneId::new(0, RailId(1));
+    pair.endpoint.attach_rail(RailId(1), pair.address.clone());
+    let by = pair.clock.now() + Duration::from_secs(20);
+    let queues = COUNTERS.queues.load(SeqCst);
+    let queue_pairs = COUNTERS.queue_pairs.load(SeqCst);
+    pair.endpoint.close(LANE, Epoch(1));
+    pair.endpoint.open(other, Epoch(1), by);
+    // The device's thread has answered both, and nobody has heard of the first.
+    while COUNTERS.queue_pairs.load(SeqCst) == queue_pairs {
+        thread::yield_now();
+    }
+    assert_eq!(COUNTERS.queues.load(SeqCst) - queues, 1, "another queue");
+    let opened = pair.fact();
+    assert_eq!(opened.lane, other);
+    pair.poll();
+    pair.opened(2);
+    assert_eq!(COUNTERS.queues.load(SeqCst) - queues, 1, "now it has room");
+}
+
 #[test]
 fn nothing_is_left_behind() {
     let _turn = turn();

@@ -1,5 +1,6 @@
 //! Two engines over devices whose calls fail by chance, that fail themselves, go and come back, and on whose wires works stay
-//! until they are let go. Every byte is checked, before and after what is said of it; what has been said to be over has to be.
+//! until they are let go; engines end in the midst of it, and others take their places. Every byte is checked, before and after what
+//! is said of it; what has been said to be over has to be.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::SeqCst;
@@ -20,6 +21,8 @@ const SEEDS: u64 = 8;
 const STEPS: u64 = 3;
 const STEPS_LONG: u64 = 12;
 const SLOTS: usize = 4;
+/// In one step of so many an engine ends.
+const ENDS_ONE_IN: u64 = 8;
 /// Of 8 bytes each. Several slices.
 const WORDS: usize = 24 << 10;
 const BYTES: u64 = 8 * WORDS as u64;
@@ -60,6 +63,8 @@ struct End {
     segment: SegmentId,
     region: Arc<Region>,
     holds: Vec<u64>,
+    /// It is not known what may still happen to it.
+    is_open: bool,
 }
 
 impl End {
@@ -70,6 +75,15 @@ impl End {
             segment,
             region,
             holds: vec![0; WORDS],
+            is_open: false,
+        }
+    }
+
+    /// Its engine has ended: nothing happens to it any more, unless that said so.
+    fn leave(&mut self) {
+        self.is_open = self.region.is_touched();
+        if !self.is_open {
+            self.set(POISON);
         }
     }
 
@@ -80,6 +94,9 @@ impl End {
 
     /// It is as it was when somebody said that nothing happens to it any more.
     fn check(&self, what: &str) {
+        if self.is_open {
+            return;
+        }
         let now = words(&self.region);
         let changed = now.iter().zip(&self.holds).filter(|(now, was)| now != was);
         let changed: Vec<_> = changed.take(2).collect();
@@ -108,10 +125,66 @@ struct Slot {
     busy: Option<(Batch, Op, u64)>,
     /// It has ended, and not all is known of it.
     open: Option<(Batch, Op, u64)>,
+    /// Which engines it is of.
+    of: [u64; 2],
+}
+
+/// An initiator and a target, and the how manieth each is.
+struct Engines {
+    now: [Engine; 2],
+    numbers: [u64; 2],
+}
+
+const INITIATOR: usize = 0;
+const TARGET: usize = 1;
+
+impl Engines {
+    fn start(which: usize) -> Engine {
+        let tune = |config: &mut Config| {
+            config.health.fence_timeout = Duration::from_millis(50);
+            config.health.cancel_grace = Duration::from_millis(20);
+        };
+        engine_of(
+            ["initiator", "target"][which],
+            which == TARGET,
+            [1, 2],
+            tune,
+        )
+    }
+
+    fn new() -> Self {
+        Self {
+            now: [INITIATOR, TARGET].map(Self::start),
+            numbers: [0; 2],
+        }
+    }
+
+    fn initiator(&self) -> &Engine {
+        &self.now[INITIATOR]
+    }
+
+    /// One of them has ended, with all slots; another one takes its place.
+    fn replace(&mut self, which: usize, slots: &mut [Slot]) {
+        for slot in slots {
+            let is_open = slot.open.take().is_some();
+            let ends = [&mut slot.here, &mut slot.there];
+            for (place, end) in ends.into_iter().enumerate() {
+                match place == which {
+                    true => end.leave(),
+                    false => end.is_open |= is_open,
+                }
+            }
+        }
+        stub::fail_nothing();
+        (0..2).for_each(|device| stub::unplug(device, false));
+        self.now[which] = Self::start(which);
+        self.numbers[which] += 1;
+    }
 }
 
 impl Slot {
-    fn new(initiator: &Engine, target: &Engine, number: usize) -> Self {
+    fn new(engines: &Engines, number: usize) -> Self {
+        let [initiator, target] = &engines.now;
         let here = End::new(initiator, &format!("here{number}"), Access::Local);
         let name = format!("there{number}");
         let there = End::new(target, &name, Access::RemoteReadWrite);
@@ -130,6 +203,7 @@ impl Slot {
             remote,
             busy: None,
             open: None,
+            of: engines.numbers,
         }
     }
 
@@ -197,8 +271,8 @@ impl Slot {
         }
     }
 
-    /// Looks whether what was open is over by now.
-    fn look(&mut self) {
+    /// Looks whether what was open is over by now; `ends`: an engine may have ended, and with it all proof.
+    fn look(&mut self, ends: bool) {
         let Some((batch, op, mark)) = self.open.take() else {
             return;
         };
@@ -210,6 +284,7 @@ impl Slot {
                 self.over(&report, op, mark, &what);
             }
             Err(ReleaseError::TimedOut { .. }) => self.open = Some((batch, op, mark)),
+            Err(ReleaseError::Unprovable { .. }) if ends => self.open = Some((batch, op, mark)),
             // It was seen in time, or not at all.
             Err(error) => panic!("{error}"),
         }
@@ -274,9 +349,14 @@ fn calm() {
 }
 
 /// Takes memory back from both engines, if they can prove that it is free before this.
-fn unregister(slot: &Slot, [initiator, target]: [&Engine; 2], patience: Instant) -> bool {
-    let ends = [(initiator, &slot.here), (target, &slot.there)];
-    ends.into_iter().all(|(engine, end)| {
+fn unregister(slot: &mut Slot, engines: &Engines, patience: Instant) -> bool {
+    let ends = [&mut slot.here, &mut slot.there];
+    let ends = ends.into_iter().zip(slot.of);
+    let of_now = engines.now.iter().zip(engines.numbers);
+    let mut living = ends
+        .zip(of_now)
+        .filter(|((_, of), (_, number))| of == number);
+    living.all(|((end, _), (engine, _))| {
         loop {
             match engine.unregister(end.segment) {
                 Ok(()) => break assert!(!end.region.is_touched()),
@@ -290,18 +370,26 @@ fn unregister(slot: &Slot, [initiator, target]: [&Engine; 2], patience: Instant)
             }
             std::thread::yield_now();
         }
+        if std::mem::take(&mut end.is_open) {
+            end.set(POISON);
+        }
         true
     })
 }
 
 /// Requests end, whatever happens meanwhile. How many did well, otherwise, and without proof.
-fn run(dice: &mut Dice, slots: &mut [Slot], provider: Provider, what: &str) -> [usize; 3] {
+fn run(
+    dice: &mut Dice,
+    slots: &mut [Slot],
+    (provider, ends): (Provider, bool),
+    what: &str,
+) -> [usize; 3] {
     let mut counts = [0; 3];
     let until = Instant::now() + PATIENCE;
     while slots.iter().any(|slot| slot.busy.is_some()) {
         trouble(dice, slots, provider);
         for slot in slots.iter_mut() {
-            slot.look();
+            slot.look(ends);
             let Some(busy) = slot.busy.take() else {
                 continue;
             };
@@ -323,23 +411,24 @@ fn run(dice: &mut Dice, slots: &mut [Slot], provider: Provider, what: &str) -> [
 }
 
 /// Nothing fails any more: all that was open is over, everything goes on, and all memory is free.
-fn finish(engines: [&Engine; 2], mut slots: Vec<Slot>, gone: Vec<Slot>) {
+fn finish(engines: &Engines, mut slots: Vec<Slot>, gone: Vec<Slot>) {
+    let initiator = engines.initiator();
     calm();
     let until = Instant::now() + PATIENCE;
     for slot in &mut slots {
         if let Some((batch, ..)) = &slot.open {
             batch.wait_released(PATIENCE).unwrap();
         }
-        slot.look();
+        slot.look(false);
         slot.check();
         // It may fail while the last lanes are still ending.
         let (mut status, mut cause) = (Status::Pending, None);
         while status != Status::Completed {
             let ghosts = stub::ghosts();
-            let lanes = || engines[0].stats().lanes;
-            let left = || format!("{ghosts} left, {:?}, {:?}", engines[0].rails(), lanes());
+            let lanes = || initiator.stats().lanes;
+            let left = || format!("{ghosts} left, {:?}, {:?}", initiator.rails(), lanes());
             assert!(Instant::now() < until, "{status:?} {cause:?}: {}", left());
-            slot.submit(engines[0], Op::Write, 1, false);
+            slot.submit(initiator, Op::Write, 1, false);
             let busy = slot.busy.take().unwrap();
             status = busy.0.wait(PATIENCE).unwrap().status;
             busy.0.wait_released(PATIENCE).unwrap();
@@ -348,7 +437,7 @@ fn finish(engines: [&Engine; 2], mut slots: Vec<Slot>, gone: Vec<Slot>) {
         }
     }
     slots.extend(gone);
-    for slot in &slots {
+    for slot in &mut slots {
         assert!(unregister(slot, engines, until));
     }
     stub::land();
@@ -403,15 +492,10 @@ fn history(seed: u64) {
     if provider != Provider::Holds {
         stub::lie(seed, provider == Provider::LiesOfMemory);
     }
-    let tune = |config: &mut Config| {
-        config.health.fence_timeout = Duration::from_millis(50);
-        config.health.cancel_grace = Duration::from_millis(20);
-    };
-    let target = engine_of("target", true, [1, 2], tune);
-    let initiator = engine_of("initiator", false, [1, 2], tune);
-    let engines = [&initiator, &target];
-    let new = |number| Slot::new(&initiator, &target, number);
-    let mut slots: Vec<Slot> = (0..SLOTS).map(new).collect();
+    let mut engines = Engines::new();
+    let mut numbers = 0..;
+    let mut new = |engines: &Engines| Slot::new(engines, numbers.next().unwrap());
+    let mut slots: Vec<Slot> = (0..SLOTS).map(|_| new(&engines)).collect();
     let mut gone = Vec::new();
     let mut counts = [0; 3];
     let steps = match dice.roll(16) {
@@ -426,18 +510,33 @@ fn history(seed: u64) {
             slot.check();
             let op = [Op::Write, Op::Read][dice.roll(2) as usize];
             let visible = provider == Provider::LiesOfMemory || dice.roll(2) == 0;
-            slot.submit(&initiator, op, dice.0 >> 1, visible);
+            slot.submit(engines.initiator(), op, dice.0 >> 1, visible);
         }
+        let ends = (dice.roll(ENDS_ONE_IN) == 0).then(|| dice.roll(2) as usize);
         let what = format!("seed {seed} step {step} {provider:?}");
-        let more = run(&mut dice, &mut slots, provider, &what);
+        let more = std::thread::scope(|scope| {
+            if let Some(which) = ends {
+                let (engine, after) = (engines.now[which].clone(), dice.roll(3000));
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_micros(after));
+                    engine.shutdown();
+                });
+            }
+            run(&mut dice, &mut slots, (provider, ends.is_some()), &what)
+        });
         counts = std::array::from_fn(|index| counts[index] + more[index]);
+        if let Some(which) = ends {
+            engines.replace(which, &mut slots);
+            gone.append(&mut slots);
+            slots.extend((0..SLOTS).map(|_| new(&engines)));
+        }
         let slot = &mut slots[dice.roll(SLOTS as u64) as usize];
         if slot.open.is_none() && dice.roll(2) == 0 {
-            unregister(slot, engines, Instant::now());
-            gone.push(std::mem::replace(slot, new(SLOTS + gone.len())));
+            unregister(slot, &engines, Instant::now());
+            gone.push(std::mem::replace(slot, new(&engines)));
         }
     }
-    finish(engines, slots, gone);
+    finish(&engines, slots, gone);
     let [well, otherwise, unproven] = counts;
     println!(
         "seed {seed}, {provider:?}: {well} completed, {otherwise} did not, {unproven} without proof"
