@@ -423,6 +423,7 @@ impl Cuda {
                 Ok(address)
             }
             Err(error) => {
+                let _relaxed = Relaxed::begin(&self.call);
                 // SAFETY: the handle is ours, and mapped nowhere.
                 unsafe { (self.call.release)(handle) };
                 Err(error)
@@ -472,8 +473,10 @@ impl Cuda {
         let whole = (bytes as usize).checked_next_multiple_of(unit.max(1));
         let whole = whole.ok_or(CudaError::OutOfMemory { bytes })?;
         let mut handle = 0;
+        let relaxed = Relaxed::begin(&self.call);
         // SAFETY: as above.
         let code = unsafe { (self.call.create)(&mut handle, whole, &memory, 0) };
+        drop(relaxed);
         match code {
             OUT_OF_MEMORY => return Err(CudaError::OutOfMemory { bytes }),
             // The device can, and this process has no channel (`/dev/nvidia-caps-imex-channels`): seen on an H100 alone in its host.

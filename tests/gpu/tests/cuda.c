@@ -252,6 +252,7 @@ result cuMemGetAllocationGranularity(size_t *unit, const void *of, int which) {
 result cuMemCreate(uint64_t *handle, size_t bytes, const void *of, uint64_t flags) {
     (void)handle, (void)of;
     must(bytes % (2 << 20) == 0 && flags == 0, "whole units, and no flags");
+    if (is_forbidden("cuMemCreate")) return CAPTURE_UNSUPPORTED;
     return NOT_PERMITTED;
 }
 
@@ -534,6 +535,7 @@ result cuDeviceCanAccessPeer(int *can, device near, device far) { *can = near !=
 
 result cuCtxEnablePeerAccess(context far, unsigned flags) {
     device near = current()->of;
+    if (is_forbidden("cuCtxEnablePeerAccess")) return CAPTURE_UNSUPPORTED;
     must(far->of != near && flags == 0, "another device");
     if (reached[near][far->of]) return ALREADY_ENABLED;
     reached[near][far->of] = 1;
@@ -541,6 +543,7 @@ result cuCtxEnablePeerAccess(context far, unsigned flags) {
 }
 
 result cuIpcGetMemHandle(ipc_handle *made, pointer address) {
+    if (is_forbidden("cuIpcGetMemHandle")) return CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&lock);
     struct allocation *known = find(address, 1);
     must(known && known->base == address, "only what an allocation begins with is exported");
@@ -569,6 +572,7 @@ result cuIpcCloseMemHandle(pointer address) { return let_go(address, 1); }
 
 result cuMemGetHandleForAddressRange(void *made, pointer address, size_t bytes, int kind, unsigned long long flags) {
     must(kind == 1 && flags == 0 && (address | bytes) % sysconf(_SC_PAGESIZE) == 0, "a DMA-BUF of the host's whole pages");
+    if (is_forbidden("cuMemGetHandleForAddressRange")) return CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&lock);
     struct allocation *known = find(address, bytes);
     int fd = known ? fcntl(known->fd, F_DUPFD_CLOEXEC, 0) : -1;
