@@ -34,7 +34,7 @@ mod sequence;
 mod settings;
 #[cfg(feature = "serde")]
 mod snapshot;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod timer;
 

@@ -23,7 +23,7 @@ mod grant;
 mod line;
 pub mod merge;
 pub mod signal;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod waiter;
 

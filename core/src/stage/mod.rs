@@ -53,7 +53,7 @@ mod route;
 mod rows;
 mod session;
 mod tables;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod turns;
 mod unproven;
