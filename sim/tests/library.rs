@@ -1,5 +1,6 @@
-//! Every scenario of the library under every policy: as the golden table says, to the byte, and under `spray`
-//! within the scenario's own bounds; those about send queues and staging under every setting.
+//! Every scenario of the library under `spray`, as the golden table says, to the byte, and within its own bounds; those about
+//! send queues and staging under every setting. The rows of the other policies are four fifths of the table: `.ci/run` looks at
+//! those with the program that is shipped.
 //!
 //! After a change that is meant to change numbers, write the table anew and look at the difference:
 //!
@@ -22,11 +23,19 @@ fn run(setup: &Setup, policy: Policy) -> Outcome {
     simulate(setup, Options::new(policy), &mut |_, _| {})
 }
 
-/// Runs all cells on all cores: what came of each variant of each scenario, and what is missed of bounds.
+/// The variants of a scenario that are run here.
+fn variants(loaded: &Simulation) -> Vec<&str> {
+    match loaded {
+        Simulation::Fabric(_) => vec![Policy::Spray.name()],
+        Simulation::Posting(_) | Simulation::Staging(_) => loaded.variants(),
+    }
+}
+
+/// Runs them on all cores: what came of each, and what is missed of bounds.
 fn run_all() -> Vec<(Outcome, Vec<String>)> {
     let loaded: Vec<_> = scenario::NAMES.iter().map(|name| load(name)).collect();
     let cells: Vec<_> = (loaded.iter())
-        .flat_map(|loaded| (loaded.variants().into_iter()).map(move |variant| (loaded, variant)))
+        .flat_map(|loaded| (variants(loaded).into_iter()).map(move |variant| (loaded, variant)))
         .collect();
     let run = |number: u64| {
         let (loaded, variant) = cells[number as usize];
@@ -35,6 +44,12 @@ fn run_all() -> Vec<(Outcome, Vec<String>)> {
         (outcome, misses)
     };
     on_all_cores(cells.len() as u64, run, |_| {})
+}
+
+/// Whether a line of the golden table is of another policy. Scenario and policy, or setting, are its first words.
+fn is_of_another_policy(line: &str) -> bool {
+    let word = line.split_whitespace().nth(1).unwrap_or_default();
+    polyrail_sim::policy(word).is_some_and(|policy| policy != Policy::Spray)
 }
 
 /// What a run misses of what its scenario expects.
@@ -67,14 +82,15 @@ fn the_library_is_as_the_golden_table_says_and_within_its_bounds() {
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
     let table = report::table(rows.iter().map(|(outcome, _)| &outcome.report));
-    let golden = include_str!("golden.txt");
-    for (got, expected) in table.lines().zip(golden.lines()) {
+    let golden = include_str!("golden.txt").lines();
+    let golden: Vec<_> = golden.filter(|line| !is_of_another_policy(line)).collect();
+    for (got, expected) in table.lines().zip(&golden) {
         assert_eq!(
-            got, expected,
+            got, *expected,
             "if this is meant, write the table anew (see the top of this file)"
         );
     }
-    assert_eq!(table.lines().count(), golden.lines().count());
+    assert_eq!(table.lines().count(), golden.len());
 }
 
 #[test]
