@@ -1,23 +1,26 @@
-//! The examples in `shells/engine/examples` run by the one command that they name.
+//! The examples do what they say. Cargo builds them beside the tests, unless it is told to build some tests only: then
+//! `cargo build -p polyrail --examples` has to go before.
 
+use std::path::Path;
 use std::process::Command;
 
-use polyrail_tests_book::root;
-
 fn run(name: &str) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
+    let source = std::fs::read_to_string(source).unwrap();
     let command = format!("cargo run --release -p polyrail --example {name}");
-    let source =
-        std::fs::read_to_string(root().join(format!("shells/engine/examples/{name}.rs"))).unwrap();
     assert!(
         source.contains(&command),
         "{name}.rs does not say how to run it"
     );
-    // Unoptimised here, because that is built already.
-    let done = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "-p", "polyrail", "--example", name])
-        .current_dir(root())
-        .output()
-        .unwrap();
+    // A test is TARGET/PROFILE/deps/this, an example TARGET/PROFILE/examples/NAME.
+    let this = std::env::current_exe().unwrap();
+    let program = this.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(
+        program.exists(),
+        "there is no {}: run `cargo build -p polyrail --examples` first",
+        program.display()
+    );
+    let done = Command::new(program).output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(
         done.status.success(),
