@@ -1,4 +1,7 @@
-//! Programs in C and C++, compiled, linked with the library and run.
+//! Programs in C and C++, compiled, linked with the library and run; and one in Python.
+
+#[cfg(feature = "cuda")]
+mod torch;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
