@@ -64,7 +64,7 @@ pub(crate) const ALL: [Attack; 19] = [
     member("fences", fences),
     member("parcels", parcels),
     member("lanes held", lanes_held),
-    member("boards", inside::boards),
+    member("mailboxes", inside::mailboxes),
     member("silence inside", inside::silence),
 ];
 

@@ -19,7 +19,7 @@ use crate::wire::Member;
 const VERSION: u8 = 6;
 
 /// Boards of one attack.
-const BOARDS: usize = 8;
+const MAILBOXES: usize = 8;
 
 /// Messages of one lane.
 const MESSAGES: usize = 40;
@@ -117,8 +117,8 @@ fn message(chance: &mut Chance, member: &Member) -> Vec<u8> {
     bytes
 }
 
-/// A board: whole or not, sealed or not, on huge pages, or with holes; or what is none at all.
-fn board(chance: &mut Chance) -> io::Result<OwnedFd> {
+/// A mailbox: whole or not, sealed or not, on huge pages, or with holes; or what is none at all.
+fn mailbox(chance: &mut Chance) -> io::Result<OwnedFd> {
     if chance.one_in(8) {
         let (read, _) = io::pipe()?;
         return Ok(read.into());
@@ -169,28 +169,28 @@ fn say(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Result<()>
     Ok(())
 }
 
-/// Lanes over boards that are no boards, or that are spoilt while they are used.
-pub(crate) fn boards(it: &mut Attacker<'_>) -> io::Result<()> {
+/// Lanes over mailboxes that are no mailboxes, or that are spoilt while they are used.
+pub(crate) fn mailboxes(it: &mut Attacker<'_>) -> io::Result<()> {
     let port = it.port();
     let member = Member::open(&mut it.chance, port)?;
     let name = member.inside.clone().ok_or(io::ErrorKind::NotFound)?;
-    for _ in 0..BOARDS {
+    for _ in 0..MAILBOXES {
         let socket = packets::connect_to(&name)?;
         // A machine may have no huge pages to give.
-        let Ok(board) = board(&mut it.chance) else {
+        let Ok(mailbox) = mailbox(&mut it.chance) else {
             continue;
         };
         let challenge = challenge(&member, &socket)?;
         let hello = hello(&mut it.chance, &member, challenge);
-        if say(&socket, &hello, Some(&board)).is_err() {
+        if say(&socket, &hello, Some(&mailbox)).is_err() {
             continue;
         }
         for _ in 0..it.chance.below(MESSAGES) {
             if it.chance.one_in(4) {
-                spoil(&mut it.chance, &board);
+                spoil(&mut it.chance, &mailbox);
             }
             let message = message(&mut it.chance, &member);
-            let surplus = it.chance.one_in(8).then_some(&board);
+            let surplus = it.chance.one_in(8).then_some(&mailbox);
             if say(&socket, &message, surplus).is_err() {
                 break;
             }
@@ -205,7 +205,7 @@ pub(crate) fn silence(it: &mut Attacker<'_>) -> io::Result<()> {
     let port = it.port();
     let member = Member::open(&mut it.chance, port)?;
     let name = member.inside.clone().ok_or(io::ErrorKind::NotFound)?;
-    for _ in 0..BOARDS {
+    for _ in 0..MAILBOXES {
         let socket = packets::connect_to(&name)?;
         let hello = hello(&mut it.chance, &member, None);
         let length = it.chance.below(hello.len());
