@@ -122,11 +122,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
     pub(super) fn merge(&mut self, id: RequestId) -> bool {
         let slice_bytes = self.shared.slice_bytes();
         let may_merge = self.config.merge_requests && self.binding_for(id.index) != Binding::Shares;
-        let Some(row) = self
-            .requests
-            .get(id)
-            .filter(|row| may_merge && row.length < u64::from(slice_bytes))
-        else {
+        let Some(row) = self.requests.get(id).filter(|_| may_merge) else {
             return false;
         };
         let pending = self.peers.get(row.peer.index()).map(|row| &row.pending);

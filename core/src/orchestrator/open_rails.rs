@@ -258,6 +258,11 @@ impl OpenRails {
         self.spots.iter().all(|spot| spot.load.inflight_bytes > 0)
     }
 
+    /// Whether what is left, though no more than a slice, is to be cut for more rails than these.
+    pub(super) fn want_help(&self, bytes: u64) -> bool {
+        self.spots.iter().any(|spot| spot.wants_help(bytes))
+    }
+
     /// Whether a rail on it has no room because of what others have on its device.
     pub(super) fn is_crowded(&self) -> bool {
         self.spots.iter().any(|spot| spot.room.is_crowded())

@@ -280,9 +280,9 @@ impl Spot {
         self.load.inflight_bytes == 0
     }
 
-    /// So many bytes it carries by a time.
+    /// So many bytes it carries by a time, if it begins now.
     fn part(&self, end: Duration) -> u32 {
-        let bytes = self.load.rate.bytes_in(end);
+        let bytes = self.load.rate.bytes_in(end.minus(self.load.delay_base));
         let bytes = bytes
             .min(u64::from(u32::MAX) / 2)
             .next_multiple_of(PART_STEP);
@@ -316,6 +316,13 @@ impl Spot {
             need.rest_bytes
         );
         (count > 0).then_some(Slices { length, count })
+    }
+
+    /// Whether other rails, if they were open, would make a request of so many bytes noticeably shorter: it is long enough to be
+    /// cut, and its bytes take at least half as long as the delay, which is no shorter there.
+    pub fn wants_help(&self, bytes: u64) -> bool {
+        let own = self.load.rate.time_for(bytes);
+        bytes >= 2 * u64::from(self.part_bytes) && own.times(2) >= self.load.delay_base
     }
 
     /// Whether it has room for a slice.
@@ -401,19 +408,33 @@ impl Spot {
 }
 
 /// When all that is left could have ended on the idle rails, if it is so little that they would not all get a slice of it; each
-/// is to get a part then that ends at that time.
+/// is to get a part then that ends at that time, and one that is farther away than that none.
 pub fn end_of_few(spots: &[Spot], need: &Need) -> Option<Duration> {
     let enough = spots.len() as u64 * u64::from(need.slice_bytes);
     if spots.len() < 2 || need.unbound_bytes >= enough {
         return None;
     }
-    let (mut idle, mut bytes_per_sec) = (0_u64, 0_u64);
-    for spot in spots.iter().filter(|spot| spot.is_idle()) {
-        idle += 1;
-        bytes_per_sec = bytes_per_sec.saturating_add(spot.load.rate.bytes_per_sec());
+    let idle = || spots.iter().filter(|spot| spot.is_idle());
+    if need.unbound_bytes >= idle().count() as u64 * u64::from(need.slice_bytes) {
+        return None;
     }
-    let are_few = idle > 0 && need.unbound_bytes < idle * u64::from(need.slice_bytes);
-    are_few.then(|| Rate::from_bytes_per_sec(bytes_per_sec).time_for(need.unbound_bytes))
+    let mut end = Duration::MAX;
+    loop {
+        // By the end each of these has passed what it passes in all that time, but for its base delay.
+        let near = idle().map(|spot| &spot.load);
+        let near = near.filter(|load| load.delay_base < end);
+        let (mut bytes, mut bytes_per_sec) = (need.unbound_bytes, 0_u64);
+        let mut farthest = Duration::ZERO;
+        for load in near {
+            bytes = bytes.saturating_add(load.rate.bytes_in(load.delay_base));
+            bytes_per_sec = bytes_per_sec.saturating_add(load.rate.bytes_per_sec());
+            farthest = farthest.max(load.delay_base);
+        }
+        end = end.min(Rate::from_bytes_per_sec(bytes_per_sec).time_for(bytes));
+        if farthest < end || bytes_per_sec == 0 {
+            return Some(end);
+        }
+    }
 }
 
 /// The rail of the least predicted time among those with room, and the least of the others; of those of its tier within
@@ -814,10 +835,34 @@ mod tests {
         let few = need(u64::from(SLICE));
         assert_eq!(end_of_few(&[busy, busy], &few), None);
         let end = end_of_few(&[idle, idle, busy], &few);
-        assert_eq!(end, Some(idle.load.rate.time_for(u64::from(SLICE) / 2)));
+        let half = idle.load.rate.time_for(u64::from(SLICE) / 2);
+        let early = end.map(|end| end.minus(idle.load.delay_base));
+        assert!(
+            early.is_some_and(|span| span.minus(half) < Duration::from_nanos(10) && half <= span),
+            "{end:?}"
+        );
         let need = Need { end, ..few };
         assert_eq!(idle.length(&need), SLICE / 2);
         assert_eq!(busy.length(&need), SLICE);
+    }
+
+    #[test]
+    fn parts_end_at_the_same_time_however_far_the_rails_are() {
+        // (delays in us, bytes, of the nearest one): 12 KiB take 1.024 us.
+        let cases = [
+            ([3, 3], 48 * 1024, 24 * 1024),
+            ([3, 4], 48 * 1024, 32 * 1024),
+            ([3, 5], 48 * 1024, 36 * 1024),
+            ([3, 1_000], 48 * 1024, 48 * 1024),
+        ];
+        for (delays, bytes, nearest) in cases {
+            let mut rails = [rail(0, 12, 0), rail(1, 12, 0)];
+            for ((spot, _), micros) in rails.iter_mut().zip(delays) {
+                spot.load.delay_base = Duration::from_micros(micros);
+            }
+            let (number, slices) = chosen(&rails, &need(bytes)).expect("a rail");
+            assert_eq!((number, slices.bytes()), (0, nearest), "{delays:?}");
+        }
     }
 
     quickcheck! {

@@ -79,6 +79,8 @@ library![
     "shallow-far-queue",
     "small-batches",
     "small-far-reads",
+    "longer-far-reads",
+    "one-after-another",
     "slow-first-transport",
     "slower-first-transport",
     "transports-told-slow",

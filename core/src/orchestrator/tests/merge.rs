@@ -122,30 +122,32 @@ fn what_is_on_its_way_is_not_added_to() {
 
 #[test]
 fn longer_ones_are_made_where_a_lane_takes_few() {
-    // One read at a time of 50 us over 1 GB/s, and any number of writes.
-    for (op, works) in [(Op::Read, 1..=2), (Op::Write, 4..=4)] {
+    // One read at a time of 50 us over 1 GB/s, and any number of writes. Those that are longer than a slice alone went alone.
+    let cases = [
+        (Op::Read, 12, 16, 1..=2),
+        (Op::Write, 12, 16, 4..=4),
+        (Op::Read, 96, 4, 2..=3),
+        (Op::Write, 96, 4, 8..=8),
+    ];
+    for (op, kib, count, works) in cases {
         let mut world = World::new(Policy::Spray, 1);
         world.limits[0].reads_max = 1;
         world.submit(99, Op::Write, 1);
         world.run_until_reported(1, Duration::from_millis(100));
         world.reports.clear();
         world.arrived.clear();
-        let row = Next {
-            kib: 12,
-            op,
-            ..NEXT
-        };
-        world.submit_row(&[row; 16]);
-        world.run_until_reported(16, Duration::from_millis(100));
+        let row = Next { kib, op, ..NEXT };
+        world.submit_row(&vec![row; count]);
+        world.run_until_reported(count, Duration::from_millis(100));
         assert!(
             works.contains(&world.arrived.len()),
-            "{op:?}: {:?}",
+            "{op:?} {kib}: {:?}",
             world.arrived
         );
-        assert_eq!(world.reports.len(), 16);
+        assert_eq!(world.reports.len(), count);
         for report in world.reports.values() {
-            assert_eq!(report.status, Status::Completed, "{op:?}");
-            assert_eq!(report.delivered_bytes, 12 * KIB, "{op:?}");
+            assert_eq!(report.status, Status::Completed, "{op:?} {kib}");
+            assert_eq!(report.delivered_bytes, kib * KIB, "{op:?} {kib}");
         }
     }
 }
