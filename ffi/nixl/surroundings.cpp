@@ -1,11 +1,11 @@
 // What the shim is loaded by, and what it is told.
 
+#include <dirent.h>
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
 
@@ -26,15 +26,17 @@ std::string all_tested() {
 }
 
 // The version of the wheel that a library is in: `.nixl_cu12.mesonpy.libs/libnixl.so` lies beside `nixl_cu12-1.5.1.dist-info`.
-// Empty: it is in none.
-std::string version_of_wheel(const std::filesystem::path& library) {
-    const std::string folder = library.parent_path().filename().string();
+// Empty: it is in none. `std::filesystem` is newer than the oldest C++ library that this shim is loaded beside.
+std::string version_of_wheel(const std::string& library) {
+    const auto file = library.rfind('/'), start = library.rfind('/', file - 1);
+    if (start == std::string::npos) return "";
+    const std::string folder = library.substr(start + 1, file - start - 1), beside = library.substr(0, start + 1);
     const auto end = folder.find(".mesonpy.libs");
     if (folder.empty() || folder[0] != '.' || end == std::string::npos) return "";
     const std::string begin = folder.substr(1, end - 1) + "-", suffix = ".dist-info";
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(library.parent_path().parent_path(), error)) {
-        const std::string name = entry.path().filename().string();
+    const std::unique_ptr<DIR, int (*)(DIR*)> all(opendir(beside.c_str()), [](DIR* one) { return closedir(one); });
+    while (const dirent* entry = all ? readdir(all.get()) : nullptr) {
+        const std::string name = entry->d_name;
         if (name.starts_with(begin) && name.ends_with(suffix))
             return name.substr(begin.size(), name.size() - begin.size() - suffix.size());
     }
@@ -118,11 +120,10 @@ std::string name_of_engine(const std::string& agent) {
 
 bool is_tested(const void* caller) {
     Dl_info found{};
-    std::error_code error;
     std::string version, library = "what loads it";
     if (dladdr(caller, &found) != 0 && found.dli_fname != nullptr) {
-        library = std::filesystem::canonical(found.dli_fname, error).string();
-        if (error) library = found.dli_fname;
+        const std::unique_ptr<char, void (*)(void*)> real(realpath(found.dli_fname, nullptr), std::free);
+        library = real ? real.get() : found.dli_fname;
         version = version_of_wheel(library);
     }
     if (const char* said = std::getenv(VERSION_VARIABLE); said != nullptr && version.empty()) version = said;
