@@ -26,8 +26,6 @@ pub(super) const CHANGED: usize = 3;
 const SUSPECT_COPIES: usize = 4;
 /// Progress is expected within this many times the predicted time of the oldest attempt.
 const PROGRESS_FACTOR: u64 = 4;
-/// While the peer is heard, a lane that stands still alone is given one part in so many of the time after which a fence is late.
-const HEARD_PARTS: u64 = 8;
 /// For a probe a lane may take so many times as long to open as it took last, and twice as long after each time that it has not,
 const PROBE_OPEN_FACTOR: u64 = 8;
 /// up to 2^16 microseconds, which it may take while that is not known; or as long as the probe interval, if that is longer.
@@ -1006,8 +1004,6 @@ impl<P: Chooser> Orchestrator<'_, P> {
             .shared
             .peer(rail)
             .is_some_and(|peer| self.is_silent(peer));
-        let heard_at = self.heard_at(rail);
-        let heard_patience = self.heard_patience(now, rail);
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
@@ -1020,15 +1016,13 @@ impl<P: Chooser> Orchestrator<'_, P> {
             }
             return self.start_fence(now, rail, Cause::Silent);
         }
-        // A stalled process is not a dead link: nothing moves then, on no lane, and nothing is heard of it. But not for ever.
+        // A stalled process is not a dead link: nothing moves then, on no lane. But not for ever.
         let stood_since = lane.progress_at;
         let others_moved = self.last_progress.1 != rail && self.last_progress.0 > stood_since;
         let first = lane.suspect_since == Instant::MAX;
         lane.suspect_since = lane.suspect_since.min(stood_since);
-        let stood_for = now.since(lane.suspect_since);
-        let too_long = stood_for >= self.config.fence_timeout;
-        let only_it = heard_at > stood_since && stood_for >= heard_patience;
-        if overtaken || !first && (others_moved || silent || only_it || too_long) {
+        let too_long = now.since(lane.suspect_since) >= self.config.fence_timeout;
+        if overtaken || !first && (others_moved || silent || too_long) {
             let cause = if silent {
                 Cause::PeerSilent
             } else {
@@ -1049,17 +1043,6 @@ impl<P: Chooser> Orchestrator<'_, P> {
             self.send_oldest_elsewhere(rail);
         }
         self.arm_progress(now, rail);
-    }
-
-    /// For how long a lane may stand still, alone, while its peer is heard: a worker of the peer's that has to wait for a processor
-    /// looks the same. So it is longer after each wrong suspicion.
-    fn heard_patience(&self, now: Instant, rail: RailId) -> Duration {
-        let times = self
-            .shared
-            .health(rail)
-            .map_or(1, |health| health.patience(now));
-        let span = self.config.fence_timeout.divided_by(HEARD_PARTS);
-        span.times(times)
     }
 
     fn send_oldest_elsewhere(&mut self, rail: RailId) {

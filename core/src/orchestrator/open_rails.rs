@@ -150,6 +150,8 @@ pub(super) struct OpenRails {
     /// Rails of the way with an open lane, with room or without, and those without.
     pub(super) open: u8,
     closed: u8,
+    /// The nearest tier of those without; the last number: there are none.
+    closed_tier: u8,
     /// More lanes were asked for since it was filled.
     pub(super) asked_lanes: bool,
     /// How fast all open ones are together, in units of [`RATE_UNIT`].
@@ -180,6 +182,7 @@ impl OpenRails {
         some_longer: false,
         open: 0,
         closed: 0,
+        closed_tier: u8::MAX,
         asked_lanes: false,
         units: 0,
         some_share_a_device: false,
@@ -202,6 +205,7 @@ impl OpenRails {
     ) {
         (self.way, self.line, self.lead) = (Some(way), line, lead);
         (self.open, self.closed, self.units) = (0, 0, 0);
+        self.closed_tier = u8::MAX;
         self.asked_lanes = false;
         self.some_share_a_device = false;
         self.some_longer = false;
@@ -220,6 +224,7 @@ impl OpenRails {
             }
             let Some(spot) = view.spot(*rail, way.op) else {
                 self.closed += 1;
+                self.closed_tier = self.closed_tier.min(rail.tier);
                 continue;
             };
             self.open += 1;
@@ -259,8 +264,11 @@ impl OpenRails {
     }
 
     /// Whether what is left, though no more than a slice, is to be cut for more rails than these.
-    pub(super) fn want_help(&self, bytes: u64) -> bool {
-        self.spots.iter().any(|spot| spot.wants_help(bytes))
+    pub(super) fn want_help(&self, shared: &Shared<'_>, bytes: u64) -> bool {
+        let wants_help = |spot: &Spot| {
+            spot.tier >= self.closed_tier && spot.wants_help(bytes, shared.delay_mean(spot.rail))
+        };
+        self.spots.iter().any(wants_help)
     }
 
     /// Whether a rail on it has no room because of what others have on its device.

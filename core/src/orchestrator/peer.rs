@@ -184,13 +184,6 @@ impl<P: Chooser> Orchestrator<'_, P> {
             .map_or(0, |scratch| scratch.bytes)
     }
 
-    /// When anything was last heard from the peer of a rail.
-    pub(super) fn heard_at(&self, rail: RailId) -> Instant {
-        let peer = self.shared.peer(rail);
-        let row = peer.and_then(|peer| self.peers.get(peer.index()));
-        row.map_or(Instant::ZERO, Peer::heard_at)
-    }
-
     /// A sign of life.
     pub(super) fn heard(&mut self, now: Instant, peer: PeerId) {
         let Some(row) = self.peers.get_mut(peer.index()).filter(|row| row.known) else {

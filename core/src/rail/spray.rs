@@ -318,11 +318,12 @@ impl Spot {
         (count > 0).then_some(Slices { length, count })
     }
 
-    /// Whether other rails, if they were open, would make a request of so many bytes noticeably shorter: it is long enough to be
-    /// cut, and its bytes take at least half as long as the delay, which is no shorter there.
-    pub fn wants_help(&self, bytes: u64) -> bool {
+    /// Whether other rails as near, if they were open, would make a request of so many bytes noticeably shorter: it is long enough to
+    /// be cut, and its bytes take at least half as long as what comes on top, in the mean. Where that varies, the last of several
+    /// parts is later than a whole one.
+    pub fn wants_help(&self, bytes: u64, delay_mean: Duration) -> bool {
         let own = self.load.rate.time_for(bytes);
-        bytes >= 2 * u64::from(self.part_bytes) && own.times(2) >= self.load.delay_base
+        bytes >= 2 * u64::from(self.part_bytes) && own.times(2) >= delay_mean
     }
 
     /// Whether it has room for a slice.

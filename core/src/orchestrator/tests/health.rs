@@ -116,42 +116,6 @@ fn who_was_suspected_wrongly_is_given_more_time() {
     );
 }
 
-/// Until the only rail, which falls silent while its peer is heard every 500 ms, is paused, after it was suspected wrongly so
-/// many times. In milliseconds.
-fn only_one_noticed_after(wrongs: u64) -> u64 {
-    let mut world = World::new(Policy::Spray, 1);
-    let is_healthy =
-        |world: &World<'_>| world.core.shared.view(RailId(0)).unwrap().state == RailState::Healthy;
-    let run_while = |world: &mut World<'_>, healthy: bool| {
-        let until = world.now + Duration::from_secs(3);
-        while is_healthy(world) == healthy && world.now < until {
-            world.run(world.now + Duration::from_millis(1));
-        }
-    };
-    world.submit(0, Op::Write, 1 << 40);
-    world.run(ms(20));
-    for _ in 0..wrongs {
-        world.loses = |_, work| work.remote.segment == SegmentRef(2);
-        run_while(&mut world, true);
-        world.loses = |_, _| false;
-        run_while(&mut world, false);
-        world.run(world.now + Duration::from_millis(200));
-    }
-    let cut_at = world.now;
-    world.links[0].cut = true;
-    run_while(&mut world, true);
-    world.now.since(cut_at).as_nanos() / 1_000_000
-}
-
-#[test]
-fn the_only_rail_is_found_out_while_its_peer_is_heard() {
-    // It took two seconds. A rail whose peer only had to wait for a processor is given twice as long after that.
-    let fresh = only_one_noticed_after(0);
-    assert!((250..=760).contains(&fresh), "{fresh}");
-    let after = only_one_noticed_after(1);
-    assert!((500..=1_020).contains(&after), "{after}");
-}
-
 /// How long 16 MiB take over two rails, of which one loses a completion now and then.
 fn with_lost_completions(limits: LaneLimits) -> Duration {
     let mut world = World::new(Policy::Spray, 2);
