@@ -1,4 +1,4 @@
-//! Merged requests: small neighbours of one kind become one *transfer* with several *names*.
+//! Merged requests: neighbours of one kind that a slice has room for become one *transfer* with several *names*.
 //!
 //! A transfer is a request like any other, only that nobody submitted it and nobody is told of its end. Its names
 //! are the requests that were; they bind nothing and wait for it. Cancelling one marks that name, the bytes go on

@@ -412,6 +412,7 @@ impl Spot {
 /// is to get a part then that ends at that time, and one that is farther away than that none.
 pub fn end_of_few(spots: &[Spot], need: &Need) -> Option<Duration> {
     let enough = spots.len() as u64 * u64::from(need.slice_bytes);
+    // Rails of one transport have parts alike; what is no longer than one is not cut.
     let is_whole = |spot: &Spot| need.rest_bytes <= u64::from(spot.part_bytes);
     if spots.len() < 2 || need.unbound_bytes >= enough || spots.first().is_some_and(is_whole) {
         return None;

@@ -18,7 +18,7 @@ use crate::wire::Member;
 /// The version of the messages, as `shells/shm/src/wire.rs` has it.
 const VERSION: u8 = 6;
 
-/// Boards of one attack.
+/// Mailboxes of one attack.
 const MAILBOXES: usize = 8;
 
 /// Messages of one lane.

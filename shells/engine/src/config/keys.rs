@@ -399,9 +399,9 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.spray.merge_requests,
             set: |config, merge| config.spray.merge_requests = merge,
         },
-        meaning: "Requests that are still in line, lie together on both sides, make up to one slice and are alike in \
-                  direction, priority and deadline go as one; each is reported by itself. Of all policies but \
-                  `documented`.",
+        meaning: "Requests that are still in line, lie together on both sides, make up to one slice, or a longer one \
+                  where lanes take few works, and are alike in direction, priority and deadline go as one; each is \
+                  reported by itself. Of all policies but `documented`.",
         source: OURS,
     },
     Key {
