@@ -722,6 +722,7 @@ mod tests {
 
     #[test]
     fn a_port_that_is_examined_says_why_it_cannot_be_opened_and_what_is_near() {
+        let _turn = crate::tests::turn();
         let near = "devices/pci0000:00/0000:00:01.0/0000:02:00.0";
         let far = "devices/pci0000:00/0000:00:03.0/0000:04:00.0";
         let other = "devices/pci0000:80/0000:80:01.0";

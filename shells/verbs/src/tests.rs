@@ -1,5 +1,6 @@
 //! Both halves over a libibverbs in this process.
 
+use std::cell::Cell;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
@@ -48,10 +49,28 @@ const BYTES: u64 = 1 << 20;
 /// More than any test here opens.
 const DESCRIPTORS_MAX: u64 = 1 << 16;
 
+thread_local! {
+    static HAS_TURN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whose turn it is, as long as it lives.
+pub(crate) struct Turn {
+    _others: MutexGuard<'static, ()>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        HAS_TURN.set(false);
+    }
+}
+
 /// The devices are the process's, so tests take turns.
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> Turn {
     static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = Turn {
+        _others: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+    };
+    HAS_TURN.set(true);
     stub::cut(false);
     stub::hold(false);
     stub::land();
@@ -132,6 +151,7 @@ impl Pair {
         settings: Settings,
         access: Access,
     ) -> Self {
+        assert!(HAS_TURN.get(), "the devices are another test's");
         let regions = Arc::new(Regions::default());
         let over = |regions: Arc<Regions>| {
             VerbsTransport::over(&stub::calls(), &sysfs, regions, settings).unwrap()
@@ -236,6 +256,19 @@ impl Pair {
         let report = self.fact();
         assert_eq!((report.lane, report.epoch), (LANE, Epoch(epoch)));
         report.fact
+    }
+
+    /// Opens the lane in this epoch or a later one, which it returns: a device that has failed refuses lanes for a moment after it was
+    /// tried.
+    fn opened_in_time(&mut self, first: u32) -> u32 {
+        for epoch in first.. {
+            match self.open(epoch) {
+                LaneFact::Opened { .. } => return epoch,
+                LaneFact::OpenFailed(Cause::Refused) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        unreachable!("there are as many epochs as it takes")
     }
 
     fn opened(&mut self, epoch: u32) -> LaneLimits {
@@ -1176,6 +1209,7 @@ fn a_fence_holds_when_the_queue_pair_is_gone() {
 
 #[test]
 fn a_session_that_has_its_share_of_lanes_gets_another_one_when_it_has_ended_one() {
+    let _turn = turn();
     let mut pair = Pair::new();
     let shares = pair.target.common.services.shares.clone();
     let elsewhere = std::net::Ipv6Addr::LOCALHOST.into();
@@ -1425,10 +1459,7 @@ fn a_device_that_came_back_leaves_nothing_of_the_one_before() {
             assert!(matches!(pair.fact().fact, LaneFact::Broken(_)));
             pair.fence(epoch);
             epoch += 1;
-            // Refused while it was tried just now.
-            while pair.open(epoch) == LaneFact::OpenFailed(Cause::Refused) {
-                epoch += 1;
-            }
+            epoch = pair.opened_in_time(epoch);
             pair.post(epoch, &[work(1, Op::Write, 0, 8, true)]);
             assert_eq!(pair.completed(1), [(1, SUCCESS)]);
         }

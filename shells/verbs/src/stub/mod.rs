@@ -629,9 +629,13 @@ unsafe extern "C" fn reg_mr_iova2(
         return null(libc::EINVAL);
     }
     let slow = SLOW.lock().unwrap_or_else(PoisonError::into_inner);
-    WAITING.fetch_add(1, SeqCst);
-    drop(FASTER.wait_while(slow, |slow| length as u64 >= *slow));
-    WAITING.fetch_sub(1, SeqCst);
+    if length as u64 >= *slow {
+        WAITING.fetch_add(1, SeqCst);
+        drop(FASTER.wait_while(slow, |slow| length as u64 >= *slow));
+        WAITING.fetch_sub(1, SeqCst);
+    } else {
+        drop(slow);
+    }
     let error = refused(Call::RegMr);
     if error != 0 {
         return null(error);
