@@ -29,7 +29,10 @@ const PROGRESS_FACTOR: u64 = 4;
 /// For a probe a lane may take so many times as long to open as it took last, and twice as long after each time that it has not,
 const PROBE_OPEN_FACTOR: u64 = 8;
 /// up to 2^16 microseconds, which it may take while that is not known; or as long as the probe interval, if that is longer.
-const PROBE_OPEN_DOUBLINGS_MAX: u8 = 16;
+const PROBE_OPEN_DOUBLINGS: u8 = 16;
+/// Each second one that was late even so may take twice as long, each fourth four times as long, and so on, up to (time paused /
+/// this): a rail on which to open a lane takes long comes back, and a look at one that is dark delays its return by little.
+const PROBE_OPEN_PART: u64 = 8;
 
 /// In place of the length of slices that a lane was seen to be filled for.
 const NOT_FILLED: u16 = u16::MAX;
@@ -173,6 +176,8 @@ pub struct Lane {
     filled_kib: u16,
     /// How long it may take to open for a probe: so many times doubled, a microsecond.
     open_doublings: u8,
+    /// Times in a row that it took longer even so.
+    opened_late: u8,
     pub(super) next_sequence: Sequence,
     /// The transport said that it has no room.
     pub(super) full: bool,
@@ -223,7 +228,8 @@ impl Lane {
         flight: Flight::EMPTY,
         inflight_bytes: 0,
         filled_kib: NOT_FILLED,
-        open_doublings: PROBE_OPEN_DOUBLINGS_MAX,
+        open_doublings: PROBE_OPEN_DOUBLINGS,
+        opened_late: 0,
         next_sequence: Sequence::FIRST,
         full: false,
         idle: Idle::NEW,
@@ -508,20 +514,35 @@ impl Lane {
         }
     }
 
-    /// How long it may take to open for a probe.
+    /// How long it may take to open for a probe, if nothing speaks for more.
     fn open_span(&self) -> Duration {
-        debug_assert!(
-            self.open_doublings <= PROBE_OPEN_DOUBLINGS_MAX,
-            "{} doublings",
-            self.open_doublings
-        );
         Duration::from_micros(1 << self.open_doublings)
     }
 
-    fn may_open_in(&mut self, span: Duration) {
-        let micros = span.as_nanos() / 1_000;
+    /// The same of a rail that is paused for so long.
+    fn look_span(&self, paused: Duration) -> Duration {
+        let least = self.open_span();
+        let doublings = match self.opened_late {
+            0 => 0,
+            late => late.trailing_zeros(),
+        };
+        let longer = least.times(1 << doublings);
+        longer.min(paused.divided_by(PROBE_OPEN_PART)).max(least)
+    }
+
+    fn opened_in(&mut self, span: Duration) {
+        let micros = span.times(PROBE_OPEN_FACTOR).as_nanos() / 1_000;
         let doublings = micros.checked_ilog2().map_or(0, |doublings| doublings + 1);
-        self.open_doublings = doublings.min(PROBE_OPEN_DOUBLINGS_MAX.into()) as u8;
+        self.open_doublings = doublings.min(PROBE_OPEN_DOUBLINGS.into()) as u8;
+        self.opened_late = 0;
+    }
+
+    fn opens_late(&mut self) {
+        if self.open_doublings < PROBE_OPEN_DOUBLINGS {
+            self.open_doublings += 1;
+        } else {
+            self.opened_late = self.opened_late.wrapping_add(1);
+        }
     }
 
     pub(super) fn work_bytes_max(&self) -> u32 {
@@ -625,7 +646,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             return;
         };
         if let Phase::Opening { since, .. } = lane.phase {
-            lane.may_open_in(now.since(since).times(PROBE_OPEN_FACTOR));
+            lane.opened_in(now.since(since));
         }
         debug_assert!(
             lane.flight.len() == 0,
@@ -666,7 +687,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// A lane has not opened in time.
     fn opens_late(&mut self, now: Instant, rail: RailId) {
         if let Some(lane) = self.lanes.get_mut(rail.index()) {
-            lane.open_doublings = (lane.open_doublings + 1).min(PROBE_OPEN_DOUBLINGS_MAX);
+            lane.opens_late();
         }
         self.open_failed(now, rail, Cause::Refused);
     }
@@ -1112,7 +1133,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
             true => health.lone_interval(now),
             false => health.probe_interval(now),
         };
-        let within = interval.max(lane.open_span());
+        let look = lane
+            .look_span(health.paused_for(now))
+            .min(self.config.open_timeout);
+        let within = interval.max(look);
         self.open_lane(now, rail, now + within);
     }
 

@@ -281,13 +281,18 @@ impl RailHealth {
     }
 
     fn interval(&self, now: Instant, least: Duration) -> Duration {
-        let record = Record::unpack(self.word.load(Acquire));
-        if record.is_doubted() {
-            return least;
-        }
-        now.since(record.since())
+        self.paused_for(now)
             .divided_by(PROBE_INTERVAL_PART)
             .clamp(least, PROBE_INTERVAL_MAX)
+    }
+
+    /// How long it has been paused; [`Duration::ZERO`] while an error is being looked into.
+    pub(crate) fn paused_for(&self, now: Instant) -> Duration {
+        let record = Record::unpack(self.word.load(Acquire));
+        match record.is_doubted() {
+            true => Duration::ZERO,
+            false => now.since(record.since()),
+        }
     }
 
     /// The probe that `worker` had claimed came back well: re-admits the rail.

@@ -49,6 +49,27 @@ fn all_rails_dark_for_a_moment_are_back_in_a_moment() {
 }
 
 #[test]
+fn a_rail_whose_lanes_take_long_to_open_is_back_after_an_outage() {
+    // Each look was over before a lane had opened, for ever.
+    for (opens_after, back_in) in [(40, 200), (150, 2_000), (300, 5_000), (900, 15_000)] {
+        let mut world = World::new(Policy::Spray, 2);
+        for link in &mut world.links[..2] {
+            link.rate = Rate::from_bytes_per_sec(50_000_000);
+        }
+        world.submit(0, Op::Write, 1 << 40);
+        world.run(ms(10));
+        world.links[1].opens_after = Duration::from_millis(opens_after);
+        world.links[1].cut = true;
+        world.reset_rail(1);
+        world.run(world.now + Duration::from_millis(100));
+        world.links[1].cut = false;
+        world.run(world.now + Duration::from_millis(back_in));
+        let state = world.core.shared.view(RailId(1)).unwrap().state;
+        assert_eq!(state, RailState::Healthy, "{opens_after} ms to open");
+    }
+}
+
+#[test]
 fn a_rail_that_only_fails_is_given_up_for_a_while() {
     // A look is good each time, and the first slice after it is not.
     let mut world = World::new(Policy::Spray, 2);

@@ -83,6 +83,8 @@ impl From<Policy> for PoliciesConfig {
 struct Link {
     rate: Rate,
     delay: Duration,
+    /// So long a lane takes to open.
+    opens_after: Duration,
     /// Nothing passes; what was on its way waits.
     cut: bool,
     free_at: Instant,
@@ -281,6 +283,7 @@ impl World<'_> {
         let link = Link {
             rate: Rate::from_bytes_per_sec(1_000_000_000),
             delay: Duration::from_micros(50),
+            opens_after: Duration::from_micros(100),
             cut: false,
             free_at: Instant::ZERO,
         };
@@ -641,7 +644,8 @@ impl World<'_> {
         self.log.push(format!("{:?} {action:?}", self.now));
         match action {
             LaneAction::Open { lane, epoch, .. } => {
-                self.later(Duration::from_micros(100), Happening::Opened(lane, epoch));
+                let after = self.links[lane.rail().index()].opens_after;
+                self.later(after, Happening::Opened(lane, epoch));
             }
             LaneAction::Fence { lane, epoch, scope } => {
                 if let Some(far) = self.lanes.get_mut(&(lane, epoch)) {

@@ -41,7 +41,8 @@ pub enum RegisterError {
         /// The id.
         segment: SegmentId,
     },
-    /// Requests that use the segment have not ended. Wait for them, or cancel them, and try again.
+    /// Requests that use the segment have not ended, or have ended without proof and may still touch it. Wait for them, or cancel
+    /// them, and try again.
     InUse {
         /// How many.
         requests: u64,
@@ -117,7 +118,10 @@ impl fmt::Display for RegisterError {
                 write!(f, "{segment:?} is no local segment, or not any more")
             }
             Self::InUse { requests } => {
-                write!(f, "{requests} requests that use the segment have not ended")
+                write!(
+                    f,
+                    "{requests} requests that use the segment have not ended, or may still touch it"
+                )
             }
             Self::Unprovable { segment } => write!(
                 f,

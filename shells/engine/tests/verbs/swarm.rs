@@ -361,6 +361,8 @@ fn unregister(slot: &mut Slot, engines: &Engines, patience: Instant) -> bool {
             match engine.unregister(end.segment) {
                 Ok(()) => break assert!(!end.region.is_touched()),
                 Err(RegisterError::Unprovable { .. }) => {}
+                // A request of an engine that has ended was on its way there.
+                Err(RegisterError::InUse { .. }) if end.is_open => {}
                 // It was before.
                 Err(RegisterError::Stale { .. }) => break,
                 Err(error) => panic!("{error}"),
