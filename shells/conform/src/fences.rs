@@ -67,6 +67,9 @@ pub(crate) fn remote(subject: &Subject) -> Said<()> {
         }
         let delivered = world.fence_remote(lane(0), ONE)? as usize;
         poison(&world.there, 0xee);
+        // The initiator may not have heard of it, and go on.
+        let later = work(u64::MAX - 2, Op::Write, 0, 4096);
+        world.endpoint.post(&batch(lane(0), ONE, &[later]));
         world.idle()?;
         untouched(
             &world.there,
@@ -151,6 +154,8 @@ pub(crate) fn retiring(subject: &Subject) -> Said<()> {
     let (mut world, _) = under_way(subject, Op::Write)?;
     world.retire()?;
     poison(&world.there, 0xee);
+    let later = work(u64::MAX - 2, Op::Write, 0, 4096);
+    world.endpoint.post(&batch(lane(0), ONE, &[later]));
     world.idle()?;
     untouched(
         &world.there,

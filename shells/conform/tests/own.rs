@@ -10,6 +10,10 @@ use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
 use polyrail_verbs::stub::{self, StubTransport};
 
+#[path = "../../engine/examples/custom_transport.rs"]
+#[allow(dead_code)]
+mod custom_transport;
+
 fn keeps_all(subject: &Subject) {
     keeps(subject, |_| true);
 }
@@ -38,6 +42,14 @@ fn shm_keeps_every_promise() {
             Ok(Arc::new(ShmTransport::new(regions, workers)?))
         })));
     }
+}
+
+/// The one that authors of others begin with.
+#[test]
+fn the_example_keeps_every_promise() {
+    keeps_all(&Subject::new(Arc::new(|regions| {
+        Ok(Arc::new(custom_transport::Within::new(regions)))
+    })));
 }
 
 /// GPUs over a driver in this process, and memory of one.

@@ -53,3 +53,9 @@ fn files() {
 fn tokio_service() {
     assert_eq!(run("tokio_service"), "64 blocks were pushed and heard of\n");
 }
+
+#[test]
+fn custom_transport() {
+    let said = run("custom_transport");
+    assert!(said.contains("16777216 bytes went over within:"), "{said}");
+}
