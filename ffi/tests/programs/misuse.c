@@ -393,6 +393,7 @@ static void peers(const char *where)
     terms.within_ns = SECOND / 20;
     BAD(polyrail_segment_open_with(engine, "127.0.0.1:1/mem", &terms, &standing, &error), POLYRAIL_ERROR_CONNECT,
         "not opened within 50ms");
+    terms.within_ns = 10 * SECOND;
     GOOD(polyrail_segment_open_with(engine, address, &terms, &standing, &error));
     polyrail_request one = request(local, standing, 4096);
     polyrail_batch batch;
