@@ -361,8 +361,9 @@ fn unregister(slot: &mut Slot, engines: &Engines, patience: Instant) -> bool {
             match engine.unregister(end.segment) {
                 Ok(()) => break assert!(!end.region.is_touched()),
                 Err(RegisterError::Unprovable { .. }) => {}
-                // A request of an engine that has ended was on its way there.
-                Err(RegisterError::InUse { .. }) if end.is_open => {}
+                // The engine at the other end of a request has ended, and perhaps nothing proves any more that it is over: then it is
+                // kept until this engine ends.
+                Err(RegisterError::InUse { .. }) if end.is_open => break,
                 // It was before.
                 Err(RegisterError::Stale { .. }) => break,
                 Err(error) => panic!("{error}"),
@@ -372,7 +373,8 @@ fn unregister(slot: &mut Slot, engines: &Engines, patience: Instant) -> bool {
             }
             std::thread::yield_now();
         }
-        if std::mem::take(&mut end.is_open) {
+        if end.is_open && !end.region.is_touched() {
+            end.is_open = false;
             end.set(POISON);
         }
         true
