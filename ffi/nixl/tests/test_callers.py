@@ -5,13 +5,13 @@ and what they see when the other one is killed. `NIXL_CALLERS` names the folder 
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 pytestmark = pytest.mark.skipif("NIXL_CALLERS" not in os.environ, reason="NIXL_CALLERS is not set")
 # The engine's bound, with a busy host's delay.
@@ -60,12 +60,6 @@ def after_death(dying, other):
     said = other.hear()
     assert time.monotonic() - start < BOUND
     return said
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def test_lmcache_reads_from_a_peers_cache(both):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from partner import BACKEND, MODULE, Memory, api
+from ports import free_port
 
 bindings = importlib.import_module(MODULE + "._bindings")
 utils = importlib.import_module(MODULE + "._utils")
@@ -28,12 +29,6 @@ def until(is_so, limit=10):
     end = time.monotonic() + limit
     while not is_so():
         assert time.monotonic() < end
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.mark.parametrize("mode", SYNC_MODES)
