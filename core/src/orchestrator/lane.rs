@@ -516,6 +516,11 @@ impl Lane {
 
     /// How long it may take to open for a probe, if nothing speaks for more.
     fn open_span(&self) -> Duration {
+        debug_assert!(
+            self.open_doublings <= PROBE_OPEN_DOUBLINGS,
+            "{} doublings",
+            self.open_doublings
+        );
         Duration::from_micros(1 << self.open_doublings)
     }
 
@@ -530,6 +535,7 @@ impl Lane {
         longer.min(paused.divided_by(PROBE_OPEN_PART)).max(least)
     }
 
+    /// It has opened, and took so long.
     fn opened_in(&mut self, span: Duration) {
         let micros = span.times(PROBE_OPEN_FACTOR).as_nanos() / 1_000;
         let doublings = micros.checked_ilog2().map_or(0, |doublings| doublings + 1);

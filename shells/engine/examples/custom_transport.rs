@@ -397,8 +397,7 @@ impl Endpoint for Initiator {
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
-        self.lanes
-            .retain(|of, open| *of != lane || open.epoch > epoch);
+        self.close(lane, epoch);
         let delivered = None;
         self.say(lane, epoch, LaneFact::Fenced { scope, delivered });
     }

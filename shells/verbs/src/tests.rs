@@ -1458,8 +1458,7 @@ fn a_device_that_came_back_leaves_nothing_of_the_one_before() {
             stub::happen(device, stub::Happening::DeviceFatal);
             assert!(matches!(pair.fact().fact, LaneFact::Broken(_)));
             pair.fence(epoch);
-            epoch += 1;
-            epoch = pair.opened_in_time(epoch);
+            epoch = pair.opened_in_time(epoch + 1);
             pair.post(epoch, &[work(1, Op::Write, 0, 8, true)]);
             assert_eq!(pair.completed(1), [(1, SUCCESS)]);
         }

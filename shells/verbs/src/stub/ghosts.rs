@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::{COUNTERS, FAILED, REUSING, State, with};
+use super::{COUNTERS, FAILED, NAMES, REUSING, State, with};
 
 /// A device that somebody has opened.
 pub(super) struct Opened {
@@ -48,10 +48,17 @@ impl Object {
 
 /// How many queue pairs and registrations devices go on with that they were told to let go of.
 pub fn ghosts() -> usize {
+    (0..NAMES.len()).map(ghosts_of).sum()
+}
+
+/// How many a device does.
+pub(crate) fn ghosts_of(device: usize) -> usize {
     with(|state| {
-        let pairs = state.pairs.values().filter(|pair| pair.raw == 0).count();
-        let memory = state.memory.values().filter(|memory| memory.is_ghost);
-        pairs + memory.count()
+        let pairs = state.pairs.values();
+        let pairs = pairs.filter(|pair| pair.device == device && pair.raw == 0);
+        let memory = state.memory.values();
+        let memory = memory.filter(|memory| memory.device == device && memory.is_ghost);
+        pairs.count() + memory.count()
     })
 }
 

@@ -6,7 +6,7 @@ use std::time;
 use polyrail_transport::memory::Region;
 
 use super::*;
-use crate::stub::{Call, Happening, ghosts};
+use crate::stub::{Call, Happening, ghosts, ghosts_of};
 
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: time::Duration = time::Duration::from_secs(30);
@@ -126,8 +126,8 @@ fn a_queue_pair_that_may_live_is_not_fenced_until_its_device_has_been_opened_ane
         fill(&pair.local, 7);
         stub::land();
         assert_eq!(byte(&pair.local, 200), 7, "{doubt:?}");
-        // The target's device may have been in doubt, too.
-        in_time(doubt, || ghosts() == 0);
+        // The target's device may have been in doubt too, and still be.
+        assert_eq!(ghosts_of(0), 0, "{doubt:?}");
         let epoch = pair.opened_in_time(3);
         pair.post(epoch, &[work(4, Op::Write, 300, 8, true)]);
         assert_eq!(pair.completed(1), [(4, SUCCESS)], "{doubt:?}");
@@ -169,7 +169,7 @@ fn a_target_does_not_answer_a_fence_that_it_cannot_prove() {
         let mut said: Vec<_> = (0..3).map(|_| answers.recv().unwrap()).collect();
         said.sort();
         assert_eq!(said, [None, Some((LANE, 1)), Some((LANE, 2))], "{doubt:?}");
-        in_time(doubt, || ghosts() == 0);
+        assert_eq!(ghosts_of(1), 0, "{doubt:?}");
     }
 }
 
@@ -195,8 +195,11 @@ fn memory_that_a_device_may_go_on_with_is_kept_until_that_has_been_opened_anew()
                 while pair.said_of_fence() != FENCED {}
             }
             pair.until_free(&region);
-            assert!(!region.is_touched(), "{doubt:?} {device}");
-            in_time(doubt, || ghosts() == 0);
+            assert_eq!(
+                (region.is_touched(), ghosts_of(device)),
+                (false, 0),
+                "{doubt:?} {device}"
+            );
         }
     }
 }
