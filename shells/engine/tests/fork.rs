@@ -69,7 +69,10 @@ fn held() -> Held {
         faults: Some(faults.clone()),
         ..Hooks::default()
     };
-    let engine = Engine::with_hooks(Config::named("parent").without("shm"), hooks).unwrap();
+    let mut config = Config::named("parent").without("shm");
+    // What is pending stays so, however long children take.
+    config.health.fence_timeout = PATIENCE;
+    let engine = Engine::with_hooks(config, hooks).unwrap();
     let local = engine.allocate("here", BYTES, Access::Local).unwrap();
     let address = format!("{}/mem", target.listening().unwrap());
     let remote = engine.open_segment(&address).unwrap();

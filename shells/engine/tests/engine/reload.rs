@@ -79,18 +79,21 @@ fn rails_that_a_peer_has_fewer_of_are_told_of_once() {
         pair.target.reload(&Config { rails, ..target() }).unwrap();
     };
     let last = || pair.initiator.rails()[RAILS - 1].is_withdrawn;
-    for turn in 1..=2 {
+    let fewer = |turn: usize| {
         reload(&rails()[..RAILS - 1]);
         until("it is out", last);
         until("it is said", || {
             times_logged("peer \"fewer\"", "rails") >= turn
         });
-        // Each of its connections has said so meanwhile.
-        (0..20).for_each(|round| pair.exchange(round));
-        assert_eq!(times_logged("peer \"fewer\"", "rails"), turn);
-        reload(&rails());
-        until("it is back", || !last());
-    }
+    };
+    fewer(1);
+    // Each of its connections has said so meanwhile.
+    (0..20).for_each(|round| pair.exchange(round));
+    assert_eq!(times_logged("peer \"fewer\"", "rails"), 1);
+    reload(&rails());
+    until("it is back", || !last());
+    // What was said before may still come on other connections, so now it may be more than once.
+    fewer(2);
 }
 
 /// Stops what goes on without end, also when a check fails.
