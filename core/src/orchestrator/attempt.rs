@@ -997,7 +997,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
     }
 
     /// Frees one attempt that only a late event still waits for, so that a peer that never comes back
-    /// cannot fill the table.
+    /// cannot fill the table. What is known of its request is told before.
     #[cold]
     pub(super) fn evict_lost(&mut self) {
         if self.lost_attempts == 0 {
@@ -1009,7 +1009,9 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 .get(row.rail().index())
                 .is_some_and(|lane| lane.is_locally_fenced());
             let request = row.request().and_then(|request| self.requests.at(request));
-            row.is(Marks::LOST) && fenced && request.is_some_and(|request| request.is_reported())
+            let is_reported = request.is_some_and(|request| request.is_reported());
+            let has_news = || row.request().is_some_and(|request| self.has_news(request));
+            row.is(Marks::LOST) && fenced && is_reported && !has_news()
         };
         let Some((id, _)) = self.attempts.iter().find(|(_, row)| evictable(row)) else {
             return;

@@ -202,6 +202,22 @@ impl<P: Chooser> Orchestrator<'_, P> {
             self.actions.push_back(self.lanes, index);
             self.arm_probe(rail);
             self.bind_all();
+        } else {
+            self.tell_lost(rail);
+        }
+    }
+
+    /// More is known of what a lane may still move: of requests that were reported without proof that is told.
+    fn tell_lost(&mut self, rail: RailId) {
+        let (mut next, mut told) = (self.first_posted(rail), None);
+        while let Some(index) = next {
+            next = self.posted_after(rail, index);
+            let lost = self.attempts.at(index).filter(|row| row.is(Marks::LOST));
+            let request = lost.and_then(Attempt::request);
+            if let Some(request) = request.filter(|_| request != told) {
+                self.tell_more(request);
+            }
+            told = request.or(told);
         }
     }
 

@@ -366,4 +366,32 @@ impl<P: Chooser> Orchestrator<'_, P> {
         }
         self.requests.remove(transfer);
     }
+
+    /// Tells what is known by now of a request whose report was taken, or of all names of a transfer.
+    pub(super) fn tell_more(&mut self, request: u32) {
+        let name = self.first_name(request);
+        let mut next = name.or(Some(request));
+        while let Some(index) = next {
+            next = name.and_then(|_| self.name_after(index));
+            let row = self.requests.at(index);
+            let is_told = row.is_some_and(|row| row.is_taken() && row.role.is_submitted());
+            let id = self.requests.id_at(index);
+            if is_told && id.is_some_and(|id| self.is_news(id)) {
+                self.ended.push_back(&mut self.requests, index);
+            }
+        }
+    }
+
+    /// Whether something of a request, or of a name of a transfer, is to be told.
+    pub(super) fn has_news(&self, request: u32) -> bool {
+        let name = self.first_name(request);
+        let mut next = name.or(Some(request));
+        while let Some(index) = next {
+            next = name.and_then(|_| self.name_after(index));
+            if self.requests.at(index).is_some_and(RequestRow::has_news) {
+                return true;
+            }
+        }
+        false
+    }
 }

@@ -230,7 +230,7 @@ pub enum Event {
         tag: u64,
     },
     /// More is known of a request that was reported `Indeterminate`. Mostly it has ended after all: this side's memory is
-    /// released and the peer's is settled. Of one that was handed over one side may be known before the other.
+    /// released and the peer's is settled. One side may be known before the other.
     Settled {
         /// The caller's word for it; once both sides are known the id is stale.
         tag: u64,

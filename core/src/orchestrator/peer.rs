@@ -409,7 +409,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// Stops waiting for proof from a peer that is given up: of attempts whose reports do not wait for it any
     /// more either, and that nobody on this side carries out.
     fn drop_unproven(&mut self, peer: PeerId) {
-        let is_open = |row: &RequestRow| row.peer == peer && !row.is_taken();
+        let is_open = |row: &RequestRow| row.peer == peer && (!row.is_taken() || row.has_news());
         if self.requests.iter().any(|(_, row)| is_open(row)) {
             return;
         }

@@ -225,6 +225,12 @@ impl RequestRow {
         self.taken
     }
 
+    /// Whether something of it is to be told: its report, or what has become known since.
+    pub(super) fn has_news(&self) -> bool {
+        let [_, _, _, link] = self.links;
+        link.is_queued()
+    }
+
     /// Where its first byte is, on both sides.
     pub(super) fn places(&self) -> (Place, Place) {
         let local = Place {
@@ -774,6 +780,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
         (local, remote)
     }
 
+    /// Whether more is known of both sides of a request than was told.
+    pub(super) fn is_news(&self, id: RequestId) -> bool {
+        let told = self.requests.get(id).and_then(|row| row.told);
+        told.is_some_and(|told| self.open_sides(id) != (told.local, told.remote))
+    }
+
     /// Whether somebody may still read or write this side's memory for a request.
     fn has_local_holder(&self, id: RequestId) -> bool {
         self.has_holder(id, |lane| !lane.is_locally_fenced())
@@ -808,6 +820,14 @@ impl<P: Chooser> Orchestrator<'_, P> {
             let (local, remote) = self.open_sides(id);
             if is_over {
                 self.requests.remove(id);
+            } else if let Some(row) = self.requests.get_mut(id) {
+                row.told = row.told.map(|told| Told {
+                    local,
+                    remote,
+                    ..told
+                });
+                // A row of an attempt may be free for others from now on.
+                self.bindable = true;
             }
             return Some(Event::Settled { tag, local, remote });
         }
@@ -819,8 +839,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let report = row.report()?;
         row.taken = true;
         let over = row.is_over();
-        let is_news =
-            row.handover.is_unproven() && self.open_sides(id) != (report.local, report.remote);
+        let is_news = report.status == Status::Indeterminate && self.is_news(id);
         self.ended.remove(&mut self.requests, id.index);
         if over && report.status != Status::Indeterminate {
             self.requests.remove(id);
@@ -854,7 +873,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// is free.
     fn evict_ghost(&mut self) {
         let ghost = self.requests.iter().find(|(id, row)| {
-            row.taken && !row.is_tied() && self.open_sides(*id).0 == Local::Released
+            row.taken
+                && !row.has_news()
+                && !row.is_tied()
+                && self.open_sides(*id).0 == Local::Released
         });
         let Some((id, _)) = ghost else {
             return;

@@ -44,13 +44,13 @@ impl Bench<'_> {
                     self.violated("the batch ended twice, or before its requests");
                 }
             }
-            Event::Settled { tag, .. } => {
-                let story = &mut self.stories[tag as usize];
-                let open = story
-                    .reported
-                    .take_if(|(released, settled)| !(*released && *settled));
-                story.reported = Some((true, true));
-                if open.is_none() {
+            Event::Settled { tag, local, remote } => {
+                let now = (local == Local::Released, remote == Remote::Settled);
+                let before = self.stories[tag as usize].reported.replace(now);
+                let is_news = before.is_some_and(|(released, settled)| {
+                    before != Some(now) && now.0 >= released && now.1 >= settled
+                });
+                if !is_news {
                     self.violated("a request has settled that was not open");
                 }
                 self.check_proof(tag as usize);

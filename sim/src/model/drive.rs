@@ -381,7 +381,7 @@ impl World<'_> {
                     self.batch_done(tag as u32, &report, now);
                 }
             }
-            Event::Settled { tag, .. } => self.ledger.settled(tag),
+            Event::Settled { tag, local, remote } => self.ledger.settled(tag, local, remote),
             Event::RailChanged {
                 rail, state, cause, ..
             } => {

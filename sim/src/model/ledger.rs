@@ -179,9 +179,10 @@ impl Ledger {
     }
 
     /// A request that was reported with something open is settled after all.
-    pub(crate) fn settled(&mut self, number: u64) {
+    pub(crate) fn settled(&mut self, number: u64, local: Local, remote: Remote) {
         if let Some(entry) = self.entry(number) {
-            (entry.released, entry.sealed) = (true, true);
+            entry.released = local == Local::Released;
+            entry.sealed = remote == Remote::Settled;
         }
         self.forget();
     }
@@ -336,7 +337,7 @@ mod tests {
         ledger.reported(1, number, &open);
         ledger.arrived(2, Ledger::offset(number), 10);
         assert_eq!(ledger.violations, 0);
-        ledger.settled(number);
+        ledger.settled(number, Local::Released, Remote::Settled);
         ledger.arrived(3, Ledger::offset(number), 10);
         assert_eq!(ledger.violations, 1);
     }

@@ -208,6 +208,7 @@ fn names_end_at_their_deadline_together() {
 #[test]
 fn names_share_what_becomes_of_their_bytes() {
     let mut world = open_world();
+    world.ends_after = Duration::from_secs(6);
     world.submit_row(&[NEXT; 3]);
     world.drain();
     // Posted, and the peer stops: nobody can prove that nothing of it will land.
@@ -217,11 +218,14 @@ fn names_share_what_becomes_of_their_bytes() {
         let report = world.reports[&tag];
         assert_eq!(report.status, Status::Indeterminate);
         assert_eq!(
-            (report.delivered_bytes, report.remote),
-            (0, Remote::Unknown)
+            (report.delivered_bytes, report.local, report.remote),
+            (0, Local::Held, Remote::Unknown)
         );
     }
-    assert_eq!(world.settled, []);
+    assert_eq!(world.known, []);
+    world.run(world.now + Duration::from_secs(10));
+    let free = [0, 1, 2].map(|tag| (tag, Local::Released, Remote::Unknown));
+    assert_eq!(world.known, free);
     world.stopped = false;
     world.run(world.now + Duration::from_secs(2));
     assert_eq!(world.settled, [0, 1, 2]);

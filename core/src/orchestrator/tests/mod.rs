@@ -153,6 +153,8 @@ struct World<'a> {
     sent_bytes: u64,
     /// The peer answers when it is asked for a fence.
     answers_fences: bool,
+    /// So long this side takes to end a lane that is fenced.
+    ends_after: Duration,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -314,6 +316,7 @@ impl World<'_> {
             posted: Counts::default(),
             sent_bytes: 0,
             answers_fences: true,
+            ends_after: Duration::from_micros(1),
         }
     }
 
@@ -655,7 +658,7 @@ impl World<'_> {
                     scope,
                     delivered: None,
                 };
-                self.later(Duration::from_micros(1), Happening::Fact(lane, epoch, fact));
+                self.later(self.ends_after, Happening::Fact(lane, epoch, fact));
             }
             LaneAction::Close { .. } => {}
         }
@@ -1078,6 +1081,29 @@ fn a_lane_that_stalls_by_nature_is_not_suspected_while_others_move() {
         world.run_until_reported(1, Duration::from_secs(2));
         assert_eq!(world.reports[&0].status, Status::Completed);
     }
+}
+
+#[test]
+fn that_memory_here_is_free_is_told_before_there_is_proof_from_the_peer() {
+    let mut world = World::new(Policy::Spray, 4);
+    world.ends_after = Duration::from_secs(4);
+    world.submit(0, Op::Write, 1 << 29);
+    world.run(ms(20));
+    world.stopped = true;
+    world.run_until_reported(1, Duration::from_secs(3));
+    let report = world.reports[&0];
+    assert_eq!(
+        (report.status, report.local, report.remote),
+        (Status::Indeterminate, Local::Held, Remote::Unknown)
+    );
+    assert_eq!(world.known, []);
+    // Whoever gave the memory may use it again, also if the peer never comes back.
+    world.run(world.now + Duration::from_secs(5));
+    assert_eq!(world.known, [(0, Local::Released, Remote::Unknown)]);
+    world.stopped = false;
+    world.run(world.now + Duration::from_secs(2));
+    assert_eq!((&world.settled[..], world.known.len()), (&[0][..], 2));
+    assert_eq!(world.core.requests(), 0, "a row is left behind");
 }
 
 #[test]
