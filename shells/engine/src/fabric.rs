@@ -1,5 +1,6 @@
 //! The tables that all workers share, and how an engine numbers its rails and devices.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use polyrail_core::rail::estimate::EstimateConfig;
@@ -10,13 +11,14 @@ use polyrail_record::{Cut, Install, Journal, Ring};
 
 use crate::neighbours::Neighbours;
 use crate::stats::RailTimes;
+use crate::table_memory::{Rows, TableMemory, bytes_of};
 
 /// Local devices that one engine can have.
 pub(crate) const DEVICES_MAX: usize = 64;
 
 /// The memory behind [`Shared`].
 pub(crate) struct Fabric {
-    rails: Box<[Rail]>,
+    rails: Rows<Rail>,
     devices: Box<[Device]>,
     waiting: Box<[Waiting]>,
     /// For policies that share requests out; none, if no transport has such a one.
@@ -39,9 +41,10 @@ impl Fabric {
         slice_bytes: u32,
         journal: Option<Journal>,
         neighbours: Option<Neighbours>,
-    ) -> Self {
-        Self {
-            rails: (0..rails).map(|_| Rail::EMPTY).collect(),
+    ) -> io::Result<Self> {
+        let mut memory = TableMemory::new(bytes_of::<Rail>(rails))?;
+        Ok(Self {
+            rails: memory.rows(rails, || Rail::EMPTY),
             devices: (0..DEVICES_MAX).map(|_| Device::EMPTY).collect(),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
             given: (0..if shares_out { rails } else { 0 })
@@ -51,7 +54,7 @@ impl Fabric {
             journal,
             neighbours,
             times: RailTimes::default(),
-        }
+        })
     }
 
     pub(crate) fn shared(&self) -> Shared<'_> {
@@ -83,7 +86,7 @@ impl Fabric {
     }
 
     /// Writes the last calls to a file; `None`: none are kept.
-    pub(crate) fn write_ring(&self) -> Option<std::io::Result<PathBuf>> {
+    pub(crate) fn write_ring(&self) -> Option<io::Result<PathBuf>> {
         self.ring().map(Ring::write)
     }
 

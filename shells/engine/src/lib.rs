@@ -170,6 +170,7 @@ mod start;
 mod stats;
 mod submit;
 mod sync;
+mod table_memory;
 mod task;
 mod thread;
 mod transports;

@@ -176,7 +176,7 @@ impl Engine {
             journal,
             neighbours,
         );
-        let fabric = Arc::new(fabric);
+        let fabric = Arc::new(fabric.map_err(system("allocate tables"))?);
         key.iter().for_each(|key| key.remind());
         let membership = key.clone();
         let estimate = config.estimate();

@@ -47,6 +47,7 @@ use crate::peers::Peers;
 use crate::post::{BATCHES_MAX, Post, Pulse, ROWS_MAX};
 use crate::staging::{EngineCell, Handover};
 use crate::stats::Failovers;
+use crate::table_memory::{TableMemory, bytes_of};
 use crate::thread::Thread;
 use crate::transports::Catalog;
 use crate::visible::Unseen;
@@ -112,9 +113,10 @@ pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Thread> {
     // A descriptor of its own: the thread tells the kernel about it while others use the endpoint.
     let moved = start.endpoint.fd().try_clone_to_owned()?;
     let sleeper = Sleeper::new(&post.alarm.wake, moved)?;
+    let memory = TableMemory::new(start.table_bytes())?;
     let all = posts.to_vec();
     let name = format!("polyrail-work-{number}");
-    Thread::start(name, move || work(start, &post, &all, sleeper))
+    Thread::start(name, move || work(start, memory, &post, &all, sleeper))
 }
 
 /// The tables of a worker, and what it does with them: whoever has its drive lock drives it.
@@ -144,10 +146,6 @@ pub(crate) struct Loop<'a> {
     afterwards: Afterwards,
 }
 
-fn boxed<T>(count: usize, row: impl Fn() -> T) -> Box<[T]> {
-    (0..count).map(|_| row()).collect()
-}
-
 /// Whether some transport's policy shares requests out when they are submitted.
 pub(crate) fn shares_out(cores: &[CoreConfig], settings: &[TransportConfig]) -> bool {
     let usual = cores.iter().map(|core| &core.policy.usual);
@@ -155,20 +153,37 @@ pub(crate) fn shares_out(cores: &[CoreConfig], settings: &[TransportConfig]) -> 
     all.any(|own| own.policy == Policy::Documented)
 }
 
+impl Start {
+    /// How many rows it has of what requests are shared out by.
+    fn shares_max(&self) -> usize {
+        match shares_out(&[self.config], &self.settings) {
+            true => ROWS_MAX,
+            false => 0,
+        }
+    }
+
+    /// What the tables take.
+    fn table_bytes(&self) -> usize {
+        bytes_of::<PlanRow>(self.limits.pairs)
+            + bytes_of::<Peer>(self.limits.peers)
+            + bytes_of::<Lane>(self.limits.rails)
+            + bytes_of::<Row<RequestRow>>(ROWS_MAX)
+            + bytes_of::<Shares>(self.shares_max())
+            + bytes_of::<Attempt>(ATTEMPTS_MAX)
+            + bytes_of::<Row<BatchRow>>(BATCHES_MAX)
+    }
+}
+
 /// The thread: the tables, and the loop over them.
-fn work(start: Start, post: &Post, posts: &[Arc<Post>], sleeper: Sleeper) {
+fn work(start: Start, mut memory: TableMemory, post: &Post, posts: &[Arc<Post>], sleeper: Sleeper) {
     let limits = start.limits;
-    let mut plans = boxed(limits.pairs, || PlanRow::EMPTY);
-    let mut peer_rows = boxed(limits.peers, || Peer::EMPTY);
-    let mut lanes = boxed(limits.rails, || Lane::EMPTY);
-    let mut requests = boxed::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
-    let shares_max = match shares_out(&[start.config], &start.settings) {
-        true => ROWS_MAX,
-        false => 0,
-    };
-    let mut shares = boxed(shares_max, || Shares::NONE);
-    let mut attempts = boxed(ATTEMPTS_MAX, || Attempt::EMPTY);
-    let mut batches = boxed::<Row<BatchRow>>(BATCHES_MAX, || Row::EMPTY);
+    let mut plans = memory.rows(limits.pairs, || PlanRow::EMPTY);
+    let mut peer_rows = memory.rows(limits.peers, || Peer::EMPTY);
+    let mut lanes = memory.rows(limits.rails, || Lane::EMPTY);
+    let mut requests = memory.rows::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
+    let mut shares = memory.rows(start.shares_max(), || Shares::NONE);
+    let mut attempts = memory.rows(ATTEMPTS_MAX, || Attempt::EMPTY);
+    let mut batches = memory.rows::<Row<BatchRow>>(BATCHES_MAX, || Row::EMPTY);
     let tables = Tables {
         plans: &mut plans,
         peers: &mut peer_rows,
