@@ -90,7 +90,7 @@ fn of_here(args: &ExplainArgs, config: Config) -> Result<String, Failure> {
     let names: Vec<_> = all.iter().map(|status| status.name).collect();
     let own = all.iter().map(|status| match &status.missing {
         None => choice(status.name, "to be had here".into()),
-        Some(missing) => choice(status.name, format!("not to be had here: {missing}")),
+        Some(missing) => choice(status.name, format!("not there: {missing}")),
     });
     let others = transports_without(&names).into_iter();
     let others = others.map(|(name, why)| choice(name, why));

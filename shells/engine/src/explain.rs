@@ -184,7 +184,7 @@ impl Engine {
         let (used, why) = match (is_first, view.state, view.is_spare) {
             _ if is_withdrawn => (false, "withdrawn: an end of it is offered no more"),
             (false, ..) => (false, "its transport is not the first"),
-            (_, RailState::Healthy, false) => (true, "healthy: takes its part of the slices"),
+            (_, RailState::Healthy, false) => (true, "takes its part of the slices"),
             (_, RailState::Healthy, true) => {
                 (false, "a spare: only while its device's first is out")
             }
@@ -239,7 +239,7 @@ fn why_not(
     [local, remote]: [MemoryKind; 2],
 ) -> String {
     if let Some(missing) = missing {
-        return format!("not to be had here: {missing}");
+        return format!("not there: {missing}");
     }
     let Some(own) = offered else {
         return "reaches files and GPUs of this host, and no peer".into();

@@ -150,7 +150,7 @@ pub fn transports_without(names: &[&str]) -> Vec<(&'static str, String)> {
     let why = |other: TransportInfo| match other.availability {
         Availability::Available => "switched off in this engine's configuration".to_owned(),
         Availability::NotBuiltIn => "not in this build".to_owned(),
-        Availability::Failed { why } => format!("not to be had here: {why}"),
+        Availability::Failed { why } => format!("not there: {why}"),
     };
     others.map(|other| (other.name, why(other))).collect()
 }

@@ -1,8 +1,6 @@
 //! Two engines over devices whose calls fail by chance, that fail themselves, go and come back, and on whose wires works stay
-//! until they are let go. Every byte is checked, before and after what is said of it; what has been said to be over has to be.
-//!
-//! With `VERBS_ENDS=1` engines end in the midst of it, and others take their places. One history in some hundreds goes wrong then:
-//! a request whose target has ended keeps its memory in use, also when its own engine ends.
+//! until they are let go; engines end in the midst of it, and others take their places. Every byte is checked, before and after
+//! what is said of it; what has been said to be over has to be.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::SeqCst;
@@ -497,7 +495,6 @@ fn history(seed: u64) {
     if provider != Provider::Holds {
         stub::lie(seed, provider == Provider::LiesOfMemory);
     }
-    let ends_too = std::env::var_os("VERBS_ENDS").is_some();
     let mut engines = Engines::new();
     let mut numbers = 0..;
     let mut new = |engines: &Engines| Slot::new(engines, numbers.next().unwrap());
@@ -518,8 +515,7 @@ fn history(seed: u64) {
             let visible = provider == Provider::LiesOfMemory || dice.roll(2) == 0;
             slot.submit(engines.initiator(), op, dice.0 >> 1, visible);
         }
-        let ends = ends_too && dice.roll(ENDS_ONE_IN) == 0;
-        let ends = ends.then(|| dice.roll(2) as usize);
+        let ends = (dice.roll(ENDS_ONE_IN) == 0).then(|| dice.roll(2) as usize);
         let what = format!("seed {seed} step {step} {provider:?}");
         let more = std::thread::scope(|scope| {
             if let Some(which) = ends {
