@@ -187,7 +187,8 @@
 #define POLYRAIL_CORE_EVENT_BATCH_DONE 1
 
 /**
- * A request that was reported indeterminate has ended after all.
+ * More is known of a request that was reported indeterminate: it has ended after all (`state` 0), or `state` has 1 as long as
+ * somebody may still touch the memory on this side, and 2 as long as a write may still reach the peer's.
  */
 #define POLYRAIL_CORE_EVENT_SETTLED 2
 

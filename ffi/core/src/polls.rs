@@ -2,6 +2,7 @@
 
 use polyrail_core::message::Message;
 use polyrail_core::orchestrator::{Event, LaneAction};
+use polyrail_core::report::{Local, Remote};
 use polyrail_core::time::Instant;
 use polyrail_core::work::{Cause, POST_MAX, PostBatch, Scope, Work};
 
@@ -27,7 +28,8 @@ pub const POLYRAIL_CORE_LANE_CLOSE: u32 = 2;
 pub const POLYRAIL_CORE_EVENT_REQUEST_DONE: u32 = 0;
 /// All requests of a sealed batch have ended: take it. `number` is the batch's.
 pub const POLYRAIL_CORE_EVENT_BATCH_DONE: u32 = 1;
-/// A request that was reported indeterminate has ended after all.
+/// More is known of a request that was reported indeterminate: it has ended after all (`state` 0), or `state` has 1 as long as
+/// somebody may still touch the memory on this side, and 2 as long as a write may still reach the peer's.
 pub const POLYRAIL_CORE_EVENT_SETTLED: u32 = 2;
 /// A request goes on with another transport: from `number` to `state`.
 pub const POLYRAIL_CORE_EVENT_FAILOVER: u32 = 3;
@@ -172,8 +174,9 @@ fn event(said: Event) -> Option<polyrail_core_event> {
             tag,
             ..nothing
         },
-        Event::Settled { tag, .. } => polyrail_core_event {
+        Event::Settled { tag, local, remote } => polyrail_core_event {
             event: POLYRAIL_CORE_EVENT_SETTLED,
+            state: u32::from(local == Local::Held) | u32::from(remote == Remote::Unknown) << 1,
             tag,
             ..nothing
         },
