@@ -385,13 +385,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// Whether something of a request, or of a name of a transfer, is to be told.
     pub(super) fn has_news(&self, request: u32) -> bool {
         let name = self.first_name(request);
-        let mut next = name.or(Some(request));
-        while let Some(index) = next {
-            next = name.and_then(|_| self.name_after(index));
-            if self.requests.at(index).is_some_and(RequestRow::has_news) {
-                return true;
-            }
-        }
-        false
+        let after = |index: &u32| name.and_then(|_| self.name_after(*index));
+        let mut told = core::iter::successors(name.or(Some(request)), after);
+        told.any(|index| self.requests.at(index).is_some_and(RequestRow::has_news))
     }
 }

@@ -826,8 +826,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
                     remote,
                     ..told
                 });
-                // A row of an attempt may be free for others from now on.
-                self.bindable = true;
+                // Rows of its attempts are there for others from now on.
+                self.bind_all();
             }
             return Some(Event::Settled { tag, local, remote });
         }
@@ -844,8 +844,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if over && report.status != Status::Indeterminate {
             self.requests.remove(id);
         } else if over || is_news {
-            // Its last attempt ended between the report and now, or the caller has said more of it.
+            // Its last attempt ended between the report and now, or more is known of it.
             self.ended.push_back(&mut self.requests, id.index);
+        } else if report.status == Status::Indeterminate {
+            // Rows of its attempts are there for others from now on.
+            self.bind_all();
         }
         Some(report)
     }
