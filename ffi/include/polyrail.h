@@ -500,6 +500,20 @@ typedef int32_t (*polyrail_answer)(void *context,
                                    size_t *answer_length);
 
 /**
+ * A key of the configuration and its value, as texts.
+ */
+typedef struct {
+  /**
+   * The key as a path, such as `transports/tcp/enable`.
+   */
+  const char *key;
+  /**
+   * Its value as a variable of the environment would have it: words as they are, lists with commas.
+   */
+  const char *value;
+} polyrail_parameter;
+
+/**
  * What an engine is started with. Later sources win over earlier ones, in the order of the fields.
  */
 typedef struct {
@@ -539,6 +553,14 @@ typedef struct {
    * 0.
    */
   uint32_t reserved;
+  /**
+   * The first of `parameter_count` keys with values, or null: of two with one key the later wins.
+   */
+  const polyrail_parameter *parameters;
+  /**
+   * How many parameters there are.
+   */
+  size_t parameter_count;
 } polyrail_options;
 
 /**

@@ -23,6 +23,16 @@ pub struct polyrail_engine {
     pub bits: u64,
 }
 
+/// A key of the configuration and its value, as texts.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_parameter {
+    /// The key as a path, such as `transports/tcp/enable`.
+    pub key: *const c_char,
+    /// Its value as a variable of the environment would have it: words as they are, lists with commas.
+    pub value: *const c_char,
+}
+
 /// What an engine is started with. Later sources win over earlier ones, in the order of the fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -45,6 +55,10 @@ pub struct polyrail_options {
     pub lets_in_later: u32,
     /// 0.
     pub reserved: u32,
+    /// The first of `parameter_count` keys with values, or null: of two with one key the later wins.
+    pub parameters: *const polyrail_parameter,
+    /// How many parameters there are.
+    pub parameter_count: usize,
 }
 
 // SAFETY: `repr(C)`, begins with its size; a null function is none. That another one is a function is the program's
@@ -60,6 +74,8 @@ unsafe impl Structure for polyrail_options {
         context: std::ptr::null_mut(),
         lets_in_later: 0,
         reserved: 0,
+        parameters: std::ptr::null(),
+        parameter_count: 0,
     };
 }
 
@@ -79,6 +95,29 @@ pub(crate) fn get(engine: polyrail_engine) -> Result<Engine, Failure> {
     ENGINES.get(engine.bits)
 }
 
+/// The parameters of a program.
+///
+/// # Safety
+///
+/// The contract of the crate.
+unsafe fn pairs<'a>(options: &polyrail_options) -> Result<Vec<(&'a str, &'a str)>, Failure> {
+    let (first, count) = (options.parameters, options.parameter_count);
+    let parameters = match (first.is_null(), count) {
+        (_, 0) => &[],
+        (true, _) => return Err(text::null("parameters")),
+        // SAFETY: the caller's promise.
+        (false, _) => unsafe { std::slice::from_raw_parts(first, count) },
+    };
+    let pair = |one: &polyrail_parameter| {
+        // SAFETY: the caller's promise.
+        let key = unsafe { text::required("the key of a parameter", one.key) }?;
+        // SAFETY: the caller's promise.
+        let value = unsafe { text::required(key, one.value) }?;
+        Ok((key, value))
+    };
+    parameters.iter().map(pair).collect()
+}
+
 /// What the options say, with the order of sources that they say.
 ///
 /// # Safety
@@ -96,6 +135,11 @@ unsafe fn load(options: &polyrail_options) -> Result<(Config, Hooks), Failure> {
     // SAFETY: the caller's promise.
     if let Some(json) = unsafe { text::optional("config", options.config) }? {
         sources = sources.json("config", json);
+    }
+    // SAFETY: the caller's promise.
+    let pairs = unsafe { pairs(options) }?;
+    if !pairs.is_empty() {
+        sources = sources.pairs("parameters", pairs);
     }
     let loaded = sources.load();
     let loaded = loaded.map_err(|error| Failure::new(POLYRAIL_ERROR_CONFIG, error.to_string()))?;

@@ -27,6 +27,10 @@
 //! assert_eq!(loaded.config.policy, Policy::RoundRobin);
 //! assert_eq!(loaded.config.health.fence_timeout.as_millis(), 500);
 //!
+//! // Keys with their values as texts, such as flags of a program.
+//! let loaded = Sources::new().pairs("the flags", [("workers", "2"), ("health/mode", "reset")]).load()?;
+//! assert_eq!(loaded.config.workers, 2);
+//!
 //! // What a program sets itself is checked when an engine starts, or here.
 //! let mut config = Config::named("initiator").without("shm");
 //! config.use_policy(Policy::Spray);

@@ -198,9 +198,9 @@ impl<T> Field<T> {
         }
     }
 
-    /// What the value of an environment variable is in JSON: words and addresses as they are, lists also
-    /// without brackets.
-    pub(super) fn parse_variable(&self, text: &str) -> Value {
+    /// What a value as a text, such as that of an environment variable, is in JSON: words and addresses as they are, lists
+    /// also without brackets.
+    pub(super) fn parse_text(&self, text: &str) -> Value {
         let literal = |text: &str| serde_json::from_str(text).ok();
         let value = match self {
             Self::Word { .. } | Self::Address { .. } | Self::Choice { .. } => None,

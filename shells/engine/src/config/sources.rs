@@ -148,15 +148,37 @@ impl Sources {
         let mut variables: Vec<_> = variables.into_iter().filter_map(ours).collect();
         variables.sort();
         for (_, path, _) in &variables {
-            let name = path
-                .strip_suffix("/library")
-                .and_then(|path| path.strip_prefix(TRANSPORTS));
-            if let Some(name) = name.and_then(|name| name.strip_prefix('/')) {
-                self.note_library(name);
-            }
+            self.note_library_at(path);
         }
         for (name, path, value) in variables {
             self.variable(name, &path, value);
+        }
+        self
+    }
+
+    /// Adds keys as paths, such as `transports/tcp/enable`, with values as environment variables have them: words as
+    /// they are, lists with commas. `name` stands for them in errors. A key that is said twice has its last value.
+    ///
+    /// Example: [guide](crate::guide#configuration).
+    pub fn pairs<'a>(
+        mut self,
+        name: &str,
+        pairs: impl IntoIterator<Item = (&'a str, &'a str), IntoIter: Clone>,
+    ) -> Self {
+        self.count += 1;
+        let pairs = pairs.into_iter();
+        for (path, _) in pairs.clone() {
+            self.note_library_at(path);
+        }
+        for (path, value) in pairs {
+            let place = Place::Text {
+                name: name.to_owned(),
+                at: None,
+            };
+            match self.find(path) {
+                Some(known) => self.set_text(&known, path, place, value),
+                None => self.problem(place, path, unknown(path)),
+            }
         }
         self
     }
@@ -202,6 +224,16 @@ impl Sources {
     fn note_library(&mut self, name: &str) {
         if can_be_loaded(name) {
             self.loaded.insert(name.to_owned());
+        }
+    }
+
+    /// The same where this path of a key says so.
+    fn note_library_at(&mut self, path: &str) {
+        let name = path
+            .strip_suffix("/library")
+            .and_then(|path| path.strip_prefix(TRANSPORTS));
+        if let Some(name) = name.and_then(|name| name.strip_prefix('/')) {
+            self.note_library(name);
         }
     }
 
@@ -274,19 +306,21 @@ impl Sources {
             return;
         };
         match value.into_string() {
-            Ok(text) => {
-                let value = match &known {
-                    Known::Engine(key) => key.field.parse_variable(&text),
-                    Known::Transport(_, key) => key.field.parse_variable(&text),
-                    Known::Domain(_, key) => key.field.parse_variable(&text),
-                };
-                self.set(&known, path, place, &value);
-            }
+            Ok(text) => self.set_text(&known, path, place, &text),
             Err(value) => {
                 let text = format!("{value:?} is not UTF-8");
                 self.problem(place, path, text);
             }
         }
+    }
+
+    fn set_text(&mut self, known: &Known<'_>, path: &str, place: Place, text: &str) {
+        let value = match known {
+            Known::Engine(key) => key.field.parse_text(text),
+            Known::Transport(_, key) => key.field.parse_text(text),
+            Known::Domain(_, key) => key.field.parse_text(text),
+        };
+        self.set(known, path, place, &value);
     }
 
     fn set(&mut self, known: &Known<'_>, path: &str, place: Place, value: &Value) {

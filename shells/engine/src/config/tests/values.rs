@@ -105,6 +105,36 @@ fn variables_are_read_by_the_type_of_their_key() {
 }
 
 #[test]
+fn pairs_are_read_as_variables_are_and_a_wrong_key_is_an_error() {
+    let pairs = [
+        ("workers", "3"),
+        ("rails", "127.0.0.1,127.0.0.2"),
+        ("transports/tcp/numa_penalties", "1,2,3"),
+        ("transports/shm/enable", "0"),
+        ("transports/own/library", "/libown.so"),
+        ("transports/own/rail_error_threshold", "9"),
+        ("workers", "4"),
+    ];
+    let sources = Sources::new().json("f", r#"{ "workers": 2, "policy": "round-robin" }"#);
+    let config = sources.pairs("the call", pairs).load().unwrap().config;
+    assert_eq!((config.workers, config.policy), (4, Policy::RoundRobin));
+    assert_eq!(config.rails.len(), 2);
+    assert!(!config.transport("shm").enable);
+    let numa = config.transport("tcp").documented.numa_penalties;
+    assert_eq!(numa, [1.0, 2.0, 3.0]);
+    assert_eq!(config.transport("own").library, "/libown.so");
+
+    let wrong = [("wokers", "3"), ("workers", ""), ("policy", "best")];
+    let error = Sources::new().pairs("the call", wrong).load().unwrap_err();
+    let places = error.problems.iter().map(ToString::to_string);
+    let places: Vec<_> = places.collect();
+    assert!(places[0].starts_with("the call: wokers:") && places[0].contains("workers"));
+    assert!(places[1].starts_with("the call: workers:") && places[1].contains("\"\""));
+    assert!(places[2].starts_with("the call: policy:") && places[2].contains("best"));
+    assert_eq!(places.len(), 3);
+}
+
+#[test]
 fn a_word_that_is_no_key_may_be_anybodys_variable() {
     let service = variables(&[("POLYRAIL_PORT", "tcp://10.0.0.1:7000")]);
     let loaded = Sources::new().variables(service).load().unwrap();
