@@ -158,8 +158,7 @@ public:
         if (!door) return Status::NOT_FOUND;
         Error error;
         polyrail_segment segment;
-        const int code = door->open(segment, error);
-        return code == POLYRAIL_OK ? Status::SUCCESS : error.told("connecting to \"" + name + "\"");
+        return door->open(segment, error) == POLYRAIL_OK ? Status::SUCCESS : error.told("connecting to \"" + name + "\"");
     }
 
     Status disconnect(const std::string& name) override {
@@ -212,8 +211,10 @@ public:
             transfer.parts = 0;
             if (transfer.has_notification) {
                 if (!transfer.door) return Status::NOT_FOUND;
-                transfer.notification = terms->notification;
-                if (const Status told = tell_parts(transfer); told != Status::SUCCESS) return told;
+                // The last goes when the bytes are there.
+                const Status told =
+                    tell_parts(*transfer.door, terms->notification, transfer.parts, transfer.notification);
+                if (told != Status::SUCCESS) return told;
             }
             return post_now(transfer);
         });
@@ -318,13 +319,7 @@ public:
             auto notification = POLYRAIL_NEW(polyrail_notification);
             while (polyrail_notification_take(engine, 0, &notification, nullptr) == POLYRAIL_OK) {
                 std::string bytes(notification.length, 0);
-                std::size_t length = 0;
-                if (notification.length <= POLYRAIL_NOTIFICATION_BYTES) {
-                    std::memcpy(bytes.data(), notification.bytes, notification.length);
-                } else {
-                    polyrail_notification_bytes(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size(), &length,
-                                                nullptr);
-                }
+                polyrail_notification_bytes(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size(), nullptr, nullptr);
                 mailbox.put(notification.incarnation, bytes, into);
             }
             return Status::SUCCESS;
@@ -335,13 +330,10 @@ public:
         return guarded([&] {
             const auto door = door_of(name);
             if (!door) return Status::NOT_FOUND;
-            std::string_view rest = text;
-            const std::uint64_t id = rest.size() > PART_BYTES ? next_long++ : 0;
-            for (; rest.size() > PART_BYTES; rest.remove_prefix(PART_BYTES))
-                if (const Status status = tell(*door, frame(Frame::PART, id, agent, rest.substr(0, PART_BYTES)));
-                    status != Status::SUCCESS)
-                    return status;
-            return tell(*door, frame(id == 0 ? Frame::WHOLE : Frame::LAST, id, agent, rest));
+            std::uint64_t id = 0;
+            std::string last;
+            const Status told = tell_parts(*door, text, id, last);
+            return told == Status::SUCCESS ? tell(*door, last) : told;
         });
     }
 
@@ -385,40 +377,38 @@ private:
             return false;
         }
         auto options = POLYRAIL_NEW(polyrail_options);
-        const std::string config = configuration(parameters, agent);
+        const auto said = configuration(parameters, agent);
+        std::vector<polyrail_parameter> pairs;
+        for (const auto& [key, value] : said) pairs.push_back({key.c_str(), value.c_str()});
         options.environment = 1;
-        options.config = config.c_str();
-        Error error;
-        char address[256];
-        if (polyrail_engine_start(&options, &engine, &error) != POLYRAIL_OK ||
-            polyrail_engine_listening(engine, address, sizeof address, nullptr, &error) != POLYRAIL_OK) {
-            error.told("back end of \"" + agent + "\"");
-            return false;
-        }
+        options.parameters = pairs.data();
+        options.parameter_count = pairs.size();
         auto own = std::make_shared<Peer>();
         std::random_device random;
         own->incarnation = (static_cast<std::uint64_t>(random()) << 32) | random();
         own->agent = agent;
-        own->address = reachable(address, "127.0.0.1", "[::1]");
-        advertised = reachable(address, own_address(), own_address());
-        self = own;
-        doors[agent] = std::make_shared<Door>(engine, self, 0);
         const std::string name = "nixl-" + hexadecimal(own->incarnation) + "-0";
-        if (polyrail_segment_allocate(engine, name.c_str(), 4096, POLYRAIL_ACCESS_REMOTE_READ, &porch, &error) !=
-            POLYRAIL_OK) {
+        Error error;
+        char address[256];
+        if (polyrail_engine_start(&options, &engine, &error) != POLYRAIL_OK ||
+            polyrail_engine_listening(engine, address, sizeof address, nullptr, &error) != POLYRAIL_OK ||
+            polyrail_segment_allocate(engine, name.c_str(), 4096, POLYRAIL_ACCESS_REMOTE_READ, &porch, &error) !=
+                POLYRAIL_OK) {
             error.told("back end of \"" + agent + "\"");
             return false;
         }
+        own->address = reachable(address, "127.0.0.1");
+        advertised = reachable(address, own_address());
+        self = own;
+        doors[agent] = std::make_shared<Door>(engine, self, 0);
         find_kinds();
         return true;
     }
 
-    // An address that listens everywhere, with a host that can be connected to.
-    static std::string reachable(const std::string& address, const std::string& v4, const std::string& v6) {
-        const std::string port = address.substr(address.rfind(':'));
-        if (address.starts_with("0.0.0.0:")) return v4 + port;
-        if (address.starts_with("[::]:")) return v6 + port;
-        return address;
+    // An address that listens everywhere, with a host that can be connected to: `[::]` hears IPv4 too.
+    static std::string reachable(const std::string& address, const std::string& host) {
+        const bool is_any = address.starts_with("0.0.0.0:") || address.starts_with("[::]:");
+        return is_any ? host + address.substr(address.rfind(':')) : address;
     }
 
     // The address that this host has for others: that of the device of its default route.
@@ -483,16 +473,14 @@ private:
         last = delivery;
     }
 
-    // Tells all of a long notification but its end, which goes when the bytes are there.
-    Status tell_parts(Transfer& transfer) const {
-        const std::string whole = std::move(transfer.notification);
-        std::string_view rest = whole;
-        if (rest.size() > PART_BYTES) transfer.parts = next_long++;
+    // Tells all of a notification but its `last` frame. `id`: of a long one; 0: it is short.
+    Status tell_parts(Door& door, std::string_view rest, std::uint64_t& id, std::string& last) const {
+        id = rest.size() > PART_BYTES ? next_long++ : 0;
         for (; rest.size() > PART_BYTES; rest.remove_prefix(PART_BYTES)) {
-            const std::string part = frame(Frame::PART, transfer.parts, agent, rest.substr(0, PART_BYTES));
-            if (const Status status = tell(*transfer.door, part); status != Status::SUCCESS) return status;
+            const std::string part = frame(Frame::PART, id, agent, rest.substr(0, PART_BYTES));
+            if (const Status status = tell(door, part); status != Status::SUCCESS) return status;
         }
-        transfer.notification = frame(transfer.parts == 0 ? Frame::WHOLE : Frame::LAST, transfer.parts, agent, rest);
+        last = frame(id == 0 ? Frame::WHOLE : Frame::LAST, id, agent, rest);
         return Status::SUCCESS;
     }
 
@@ -619,7 +607,7 @@ Engine* create(const Creation* creation) {
 
 // Those of docs/config.md that are asked for most; all others are possible too.
 Parameters options() {
-    return {{"listen", "127.0.0.1:0"}, {"rails", ""}, {"insecure", "false"}, {"workers", "0"}, {"policy", "spray"}};
+    return {{"listen", ""}, {"rails", ""}, {"insecure", ""}, {"workers", ""}, {"policy", ""}};
 }
 
 Plugin plugin{PLUGIN_VERSION,

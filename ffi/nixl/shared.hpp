@@ -45,7 +45,9 @@ struct Error : polyrail_error {
 // Whether the library that calls is one that this shim has been tried with; says so if not. `caller` is an address in it.
 bool is_tested(const void* caller);
 
-// The configuration of an engine as JSON, from back-end parameters: keys with `/` for nesting, as in docs/config.md.
-std::string configuration(const nixl_interface::Parameters& parameters, const std::string& agent);
+// The keys of an engine's configuration with their values, from back-end parameters: keys as in docs/config.md. An empty
+// value says nothing.
+std::vector<std::pair<std::string, std::string>> configuration(const nixl_interface::Parameters& parameters,
+                                                               const std::string& agent);
 
 }  // namespace polyrail_nixl

@@ -4,9 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <map>
 #include <memory>
 
 #include "shared.hpp"
@@ -43,71 +41,6 @@ std::string version_of_wheel(const std::string& library) {
     return "";
 }
 
-// A configuration, as a tree.
-struct Node {
-    std::map<std::string, std::unique_ptr<Node>> children;
-    std::string value;
-
-    std::string json() const {
-        if (children.empty()) return value;
-        std::string text = "{";
-        for (const auto& [key, child] : children) {
-            if (text.size() > 1) text += ",";
-            text += "\"" + key + "\":" + child->json();
-        }
-        return text + "}";
-    }
-};
-
-std::string json_text(std::string_view text) {
-    std::string made = "\"";
-    for (const char one : text) {
-        if (one == '"' || one == '\\') made += '\\';
-        if (static_cast<unsigned char>(one) >= ' ') made += one;
-    }
-    return made + "\"";
-}
-
-bool is_list(const std::string& key) {
-    constexpr std::array names{"rails", "supplementary", "peers", "numa_penalties"};
-    const auto slash = key.rfind('/');
-    const std::string name = slash == std::string::npos ? key : key.substr(slash + 1);
-    return std::ranges::find(names, name) != names.end();
-}
-
-bool is_number(const std::string& text) {
-    char* end = nullptr;
-    std::strtod(text.c_str(), &end);
-    const bool begins = !text.empty() && (text[0] == '-' || (text[0] >= '0' && text[0] <= '9'));
-    return begins && *end == 0;
-}
-
-// A value of NIXL's, which is always text, as the JSON that the engine reads.
-std::string value(const std::string& key, const std::string& text) {
-    if (text == "true" || text == "false" || is_number(text) || text.starts_with("[")) return text;
-    if (!is_list(key)) return json_text(text);
-    std::string made = "[";
-    for (std::size_t at = 0; at <= text.size();) {
-        const auto comma = std::min(text.find(',', at), text.size());
-        const std::string one = text.substr(at, comma - at);
-        made += (at == 0 ? "" : ",") + (is_number(one) && key.ends_with("penalties") ? one : json_text(one));
-        at = comma + 1;
-    }
-    return made + "]";
-}
-
-void put(Node& root, const std::string& key, std::string value) {
-    Node* node = &root;
-    for (std::size_t at = 0; at <= key.size();) {
-        const auto slash = std::min(key.find('/', at), key.size());
-        auto& child = node->children[key.substr(at, slash - at)];
-        if (!child) child = std::make_unique<Node>();
-        node = child.get();
-        at = slash + 1;
-    }
-    node->value = std::move(value);
-}
-
 // What the engine is called: names of agents may have any characters and length, those of engines not.
 std::string name_of_engine(const std::string& agent) {
     std::string name = "nixl:" + agent.substr(0, 200);
@@ -137,12 +70,14 @@ bool is_tested(const void* caller) {
     return false;
 }
 
-std::string configuration(const nixl_interface::Parameters& parameters, const std::string& agent) {
-    Node root;
-    if (std::getenv("POLYRAIL_LISTEN") == nullptr) put(root, "listen", json_text("127.0.0.1:0"));
-    put(root, "name", json_text(name_of_engine(agent)));
-    for (const auto& [key, text] : parameters) put(root, key, value(key, text));
-    return root.json();
+std::vector<std::pair<std::string, std::string>> configuration(const nixl_interface::Parameters& parameters,
+                                                               const std::string& agent) {
+    std::vector<std::pair<std::string, std::string>> made;
+    if (std::getenv("POLYRAIL_LISTEN") == nullptr) made.emplace_back("listen", "127.0.0.1:0");
+    made.emplace_back("name", name_of_engine(agent));
+    for (const auto& [key, value] : parameters)
+        if (!value.empty()) made.emplace_back(key, value);
+    return made;
 }
 
 }  // namespace polyrail_nixl

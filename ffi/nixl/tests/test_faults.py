@@ -291,6 +291,19 @@ def test_wrong_parameters_are_named(capfd):
         assert all(word in said for word in words), said
 
 
+def test_what_the_plug_in_offers_as_parameters_may_be_handed_back(agent, partner, monkeypatch):
+    """As NIXL's own examples do. What is empty leaves the environment's word."""
+    offered = agent().nixl.get_plugin_params("POLYRAIL")
+    monkeypatch.setenv("POLYRAIL_WORKERS", "many")
+    with pytest.raises(Exception):
+        Agent("wrong", params=offered)
+    monkeypatch.delenv("POLYRAIL_WORKERS")
+    here, there = agent(params=offered), partner()
+    here.know(there.metadata)
+    memory = here.memory(MIB)
+    assert here.finish(begin(here, there, memory)) == "DONE"
+
+
 def test_parameters_are_keys_of_our_configuration(agent, partner):
     here = agent(params={"workers": "1", "listen": "0.0.0.0:0", "insecure": "true", "rails": "127.0.0.1", "policy": "spray"})
     there = partner()
