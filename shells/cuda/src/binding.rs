@@ -239,10 +239,12 @@ struct Mapped {
 }
 
 impl Cuda {
-    /// Loads the driver. It is started by the first call that names a device.
+    /// Loads the driver. It is started by the first call that names a device. A process looks for it once: that is some 200
+    /// files under 28 names.
     pub fn load() -> Answer<Self> {
+        static IS_THERE: OnceLock<bool> = OnceLock::new();
         // SAFETY: loading runs the library's own initialisers, as for any program that is linked against it.
-        if !unsafe { is_culib_present() } {
+        if !IS_THERE.get_or_init(|| unsafe { is_culib_present() }) {
             return Err(CudaError::NoLibrary);
         }
         // SAFETY: as above; it is there, so nothing panics, and `cudarc` never unloads it.
