@@ -487,11 +487,12 @@ impl Drop for Which {
     }
 }
 
-fn history(seed: u64) {
+/// Who is dropped when nothing of it is left.
+fn history(seed: u64) -> Which {
     let mut dice = Dice(seed);
     let providers = [Provider::Holds, Provider::Lies, Provider::LiesOfMemory];
     let provider = providers[dice.roll(3) as usize];
-    let _which = Which(seed, provider);
+    let which = Which(seed, provider);
     if provider != Provider::Holds {
         stub::lie(seed, provider == Provider::LiesOfMemory);
     }
@@ -544,6 +545,16 @@ fn history(seed: u64) {
     println!(
         "seed {seed}, {provider:?}: {well} completed, {otherwise} did not, {unproven} without proof"
     );
+    which
+}
+
+/// Threads of this process, by name.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
+    };
+    tasks.map(name).collect()
 }
 
 #[test]
@@ -557,12 +568,13 @@ fn what_is_said_to_be_over_is_over_whatever_fails() {
     let said = std::env::var("VERBS_SEEDS").unwrap_or(SEEDS.to_string());
     let (first, end) = said.split_once("..").unwrap_or(("0", &said));
     for seed in first.parse().unwrap()..end.parse().unwrap() {
-        history(seed);
+        let _which = history(seed);
         // Threads that deregister memory of devices which had failed take their time.
         let until = Instant::now() + PATIENCE;
         let left = || (COUNTERS.live.load(SeqCst) - before, stub::ghosts());
         while left() != (0, 0) {
-            assert!(Instant::now() < until, "seed {seed}: {:?}", left());
+            let is_late = Instant::now() >= until;
+            assert!(!is_late, "{:?}, {}, {:?}", left(), stub::left(), threads());
             std::thread::yield_now();
         }
     }

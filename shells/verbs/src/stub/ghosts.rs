@@ -18,6 +18,8 @@ pub(super) struct Opened {
 /// An object of this module.
 pub(super) struct Object {
     context: usize,
+    /// What it is.
+    kind: &'static str,
     free: unsafe fn(usize),
 }
 
@@ -32,6 +34,7 @@ impl Object {
         }
         Self {
             context,
+            kind: std::any::type_name::<T>(),
             free: free::<T>,
         }
     }
@@ -49,6 +52,15 @@ impl Object {
 /// How many queue pairs and registrations devices go on with that they were told to let go of.
 pub fn ghosts() -> usize {
     (0..NAMES.len()).map(ghosts_of).sum()
+}
+
+/// What programs have not let go of, in words: where something is, and should not be.
+pub fn left() -> String {
+    with(|state| {
+        let objects = state.objects.values();
+        let objects: Vec<_> = objects.map(|object| object.kind).collect();
+        format!("{} contexts with {objects:?}", state.contexts.len())
+    })
 }
 
 /// How many a device does.

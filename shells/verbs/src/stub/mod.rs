@@ -15,9 +15,9 @@ mod spoiled;
 mod transport;
 
 pub use failing::{Call, fail, fail_by_chance, fail_nothing};
-pub use ghosts::ghosts;
 #[cfg(test)]
 pub(crate) use ghosts::ghosts_of;
+pub use ghosts::{ghosts, left};
 pub use held::{hold, land};
 pub use lies::{be_honest, dawdle, lie};
 pub use spoiled::spoil;
