@@ -309,7 +309,7 @@ impl VerbsEndpoint {
     fn hear(&mut self, out: &mut Polled) {
         for said in self.mailbox.take() {
             match said {
-                Said::Opened(lane, epoch, made) => self.opened(lane, epoch, *made, out),
+                Said::Opened(lane, epoch, made) => self.opened(lane, epoch, made, out),
                 Said::OpenFailed(lane, epoch) => {
                     if let Some(slot) = self.lanes.get_mut(&lane)
                         && slot.epoch == epoch
@@ -384,7 +384,7 @@ impl VerbsEndpoint {
         }
     }
 
-    fn opened(&mut self, lane: LaneId, epoch: Epoch, made: Made, out: &mut Polled) {
+    fn opened(&mut self, lane: LaneId, epoch: Epoch, made: Box<Made>, out: &mut Polled) {
         let slot = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch);
         let Some(Slot {
             state: state @ State::Opening { .. },
@@ -392,8 +392,8 @@ impl VerbsEndpoint {
         }) = slot
         else {
             // Given up meanwhile, which its device's thread has been told: this is the only handle.
-            drop(made);
-            return;
+            let service = self.common.services.at(made.device.number);
+            return service.desk.order(Order::LetGoPair(made));
         };
         self.serial_last = self.serial_last.wrapping_add(1);
         let serial = self.serial_last;
@@ -406,7 +406,7 @@ impl VerbsEndpoint {
             self.queues.push(Queue::new(shared));
         }
         let limits = made.device.limits;
-        *state = State::Open(Box::new(Lane::new(made, serial)));
+        *state = State::Open(Box::new(Lane::new(*made, serial)));
         self.serials.insert(serial, lane);
         self.opening -= 1;
         out.lanes

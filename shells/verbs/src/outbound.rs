@@ -273,8 +273,14 @@ impl Outbound {
 
 /// Destroys a lane's queue pair, and tells its worker what is known of that.
 pub(crate) fn end_pair(lane: LaneId, epoch: Epoch, qp: Qp, mailbox: &Arc<Mailbox>) {
-    let later = mailbox.clone();
-    let is_over = qp.end(move || later.say(Said::Ended(lane, epoch)));
+    // The device's opening keeps this until it is closed, and a mailbox that nobody empties may have a queue pair of it.
+    let later = Arc::downgrade(mailbox);
+    let then = move || {
+        if let Some(later) = later.upgrade() {
+            later.say(Said::Ended(lane, epoch));
+        }
+    };
+    let is_over = qp.end(then);
     mailbox.say(match is_over {
         true => Said::Ended(lane, epoch),
         false => Said::Unproven(lane, epoch),

@@ -25,7 +25,7 @@ use crate::completion::SharedQueue;
 use crate::device::{Device, Site};
 use crate::ffi::{Cq, Event, Qp};
 use crate::inbound::{Ghost, Inbound, Opened};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Made, Mailbox};
 use crate::outbound::{Opening, Outbound, end_pair};
 use crate::registry::Registry;
 
@@ -49,6 +49,8 @@ pub(crate) enum Order {
     End(LaneId, Epoch, Option<(Box<Qp>, Arc<Mailbox>)>),
     /// Worker: this queue is of no use any more. To destroy it takes a device's time, not a worker's.
     LetGo(Arc<SharedQueue>),
+    /// Worker: nor is this queue pair, whose lane was given up before it was there.
+    LetGoPair(Box<Made>),
     Admit(Box<InboundLane>),
     Fence(SessionId, LaneId, Epoch, FenceAnswer),
     Retire(SessionId, RetireAnswer),
@@ -262,6 +264,7 @@ impl Loop {
                 Order::Ask(lane, epoch, key) => self.outbound.ask(connections, lane, epoch, key),
                 Order::End(lane, epoch, open) => self.outbound.end(lane, epoch, open),
                 Order::LetGo(queue) => drop(queue),
+                Order::LetGoPair(made) => drop(made),
                 Order::Admit(lane) => {
                     self.revive();
                     self.inbound.admit(&mut self.connections, *lane);

@@ -283,3 +283,29 @@ fn what_cannot_be_ended_leaves_nothing_behind_once_it_can_be() {
         in_time(call, || COUNTERS.live.load(SeqCst) == before);
     }
 }
+
+/// What is to be told of the end of a queue pair, once that is proved, names the worker, and what the worker was told last may have
+/// another queue pair in it: of the same opening of the device, which would never be closed.
+#[test]
+fn a_worker_that_ends_with_a_lane_that_it_has_not_heard_of_keeps_no_device() {
+    let _turn = turn();
+    let before = COUNTERS.live.load(SeqCst);
+    let mut pair = Pair::new();
+    pair.opened(1);
+    let unheard = LaneId::new(0, RailId(1));
+    pair.endpoint.attach_rail(RailId(1), pair.address.clone());
+    let patience = Duration::from_secs(30);
+    let by = pair.clock.now() + patience;
+    pair.endpoint.open(unheard, Epoch(1), by);
+    // Nothing else rouses it.
+    let (wakes, _keep) = std::os::unix::net::UnixStream::pair().unwrap();
+    let call = std::os::fd::AsFd::as_fd(&wakes);
+    pair.endpoint.sleep(call, Some(patience)).unwrap();
+    Doubt::Failed.begin(0);
+    let other = pair.initiator.endpoint(0, pair.clock).unwrap();
+    drop(std::mem::replace(&mut pair.endpoint, other));
+    in_time("it may live", || ghosts() > 0);
+    Doubt::Failed.end(0);
+    drop(pair);
+    in_time("all is let go of", || COUNTERS.live.load(SeqCst) == before);
+}
