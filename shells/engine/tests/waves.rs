@@ -102,7 +102,7 @@ fn child(address: &str) {
 /// It leaves the processors to the target and the fair one where those want them: a cluster's initiators have their own.
 fn spawn(address: &str) -> Child {
     Command::new("nice")
-        .args(["-n", "19"])
+        .args(["-n", "10"])
         .arg(std::env::current_exe().expect("it runs"))
         .args(["--exact", NAME, "--nocapture"])
         .env(TARGET, address)
