@@ -1,10 +1,13 @@
 """LMCache: the transfer channel of a cache that reads pages of another one's."""
 
-import socket
 import sys
+from pathlib import Path
 
 import common
 import standin
+
+sys.path.append(str(Path(__file__).parents[2] / "nixl" / "tests"))
+from ports import free_port  # noqa: E402
 
 CHANNEL = "lmcache.v1.distributed.transfer_channel."
 finder = standin.install(
@@ -23,14 +26,6 @@ from lmcache.v1.distributed.internal_api import L1MemoryDesc  # noqa: E402
 from lmcache.v1.distributed.transfer_channel.impl import mooncake_te_impl  # noqa: E402
 
 memory = common.Memory(64 << 20, None if sys.argv[1] == "source" else 0)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 url = f"127.0.0.1:{free_port()}"
 context = mooncake_te_impl.create_mooncake_te_transfer_channel_context(
     L1MemoryDesc(ptr=memory.base, size=memory.size, align_bytes=4096), listen_url=url, advertise_url=url
