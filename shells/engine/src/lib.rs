@@ -182,7 +182,7 @@ mod workers;
 
 // Whatever an operation returns can be named.
 pub use polyrail_control::plane::{AskError, ConnectError, Ends};
-pub use polyrail_control::security::{Distrust, Fingerprint, KeyFileError};
+pub use polyrail_control::security::{Distrust, Fingerprint, KeyFileError, Membership};
 pub use polyrail_core::batch::{BatchReport, BatchReport as BatchStatus};
 pub use polyrail_core::path::config::PathConfigError;
 pub use polyrail_core::path::view::{Mismatch, PathView};

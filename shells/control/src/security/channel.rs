@@ -10,12 +10,14 @@ use std::sync::Arc;
 use polyrail_core::time::Instant;
 use polyrail_transport::ticket::{EXPORTED_BYTES, Nonce};
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConnection, ServerConnection};
+use rustls::{
+    AlertDescription, CertificateError, ClientConnection, PeerIncompatible, ServerConnection,
+};
 use zeroize::Zeroizing;
 
 use super::certificate::{self, explain};
 use super::distrust::Distrust;
-use super::identity::{ClusterKey, Fingerprint, OtherKey, PROTOCOL};
+use super::identity::{ClusterKey, Fingerprint, Membership, OtherKey, PROTOCOL};
 use super::keyring::Keyring;
 use crate::connection::{Connection, ConnectionConfig, Hello, Surroundings};
 
@@ -302,6 +304,7 @@ impl Channel {
 struct Tls {
     session: rustls::Connection,
     ours: Fingerprint,
+    way: Membership,
     /// Bytes that have come before the peer had proved itself.
     taken: usize,
     /// A record that is not whole: kept here rather than in `session`, so that it can be counted.
@@ -335,6 +338,7 @@ impl Tls {
         Self {
             session,
             ours: key.fingerprint(),
+            way: key.way,
             taken: 0,
             partial: Vec::new(),
             out: Vec::new(),
@@ -412,6 +416,20 @@ impl Tls {
             }
             // What its check of our key says when ours is another.
             rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => other(None),
+            // It offers, or takes, raw keys only to one with certificates, or no raw keys to one with a key.
+            rustls::Error::PeerIncompatible(
+                PeerIncompatible::IncorrectCertificateTypeExtension,
+            ) => Distrust::OtherWay {
+                ours: self.way,
+                is_shown: true,
+            },
+            // What its check of our offer says then, before it has shown anything.
+            rustls::Error::AlertReceived(AlertDescription::HandshakeFailure) => {
+                Distrust::OtherWay {
+                    ours: self.way,
+                    is_shown: false,
+                }
+            }
             error => tls(&error.to_string()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::identity::Fingerprint;
+use super::identity::{Fingerprint, Membership};
 
 /// Why the other end of a connection has not proved that it holds the cluster's key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +18,13 @@ pub enum Distrust {
         ours: Fingerprint,
         /// Its key; `None`: it has refused ours before it showed its own.
         theirs: Option<Fingerprint>,
+    },
+    /// One side has a cluster's key and the other certificates.
+    OtherWay {
+        /// What this side has.
+        ours: Membership,
+        /// Whether the other has shown what it has. If not, it has refused ours, which seldom has another cause.
+        is_shown: bool,
     },
     /// The certificate that one side showed is not accepted by the other.
     Certificate {
@@ -54,6 +61,22 @@ impl fmt::Display for Distrust {
             Self::OtherKey { ours, theirs: None } => write!(
                 f,
                 "it holds another cluster key than this engine, which has {ours}: both need the same (security/key_file)"
+            ),
+            Self::OtherWay {
+                ours,
+                is_shown: true,
+            } => write!(
+                f,
+                "it goes by {} and this engine by {ours}: both need the same of the two",
+                ours.other()
+            ),
+            Self::OtherWay {
+                ours,
+                is_shown: false,
+            } => write!(
+                f,
+                "it does not go by {ours} as this engine does, but perhaps by {}: both need the same of the two",
+                ours.other()
             ),
             Self::Certificate { text } => f.write_str(text),
             Self::Gone => f.write_str(

@@ -61,9 +61,38 @@ impl fmt::Display for Fingerprint {
     }
 }
 
+/// By what an engine proves that it is a member, and wants it proved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Membership {
+    /// One key, which all members have.
+    ClusterKey,
+    /// Certificates of an authority.
+    Certificates,
+}
+
+impl Membership {
+    /// The one that this is not.
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::ClusterKey => Self::Certificates,
+            Self::Certificates => Self::ClusterKey,
+        }
+    }
+}
+
+impl fmt::Display for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ClusterKey => "a cluster key (security/key_file)",
+            Self::Certificates => "certificates (security/certificate)",
+        })
+    }
+}
+
 /// A cluster's key as an engine uses it: it makes both sides of TLS, and accepts who has the same.
 pub struct ClusterKey {
     fingerprint: Fingerprint,
+    pub(super) way: Membership,
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
     /// Of certificates: until when the first one is valid, and what of that has been said.
@@ -90,6 +119,7 @@ impl ClusterKey {
         let shown = Arc::new(CertifiedKey::new(vec![shown], signer));
         Ok(Self {
             fingerprint,
+            way: Membership::ClusterKey,
             client: Arc::new(client(
                 &provider,
                 members.clone(),
@@ -104,7 +134,7 @@ impl ClusterKey {
         })
     }
 
-    /// Both sides of TLS out of what they show and whom they accept.
+    /// Both sides of TLS out of the certificates that they show and those that they accept.
     pub(super) fn assemble<V, S>(
         fingerprint: Fingerprint,
         provider: &Arc<CryptoProvider>,
@@ -117,6 +147,7 @@ impl ClusterKey {
     {
         Ok(Self {
             fingerprint,
+            way: Membership::Certificates,
             client: Arc::new(client(provider, accepts.clone(), shown.clone())?),
             server: Arc::new(server(provider, accepts.clone(), shown)?),
             expiry: None,

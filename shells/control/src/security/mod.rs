@@ -18,6 +18,6 @@ mod keyring;
 pub use certificate::{BadPem, fits};
 pub use distrust::Distrust;
 pub use file::{KeyFileError, Secret};
-pub use identity::{ClusterKey, Fingerprint};
+pub use identity::{ClusterKey, Fingerprint, Membership};
 pub use joining::Joining;
 pub use keyring::Keyring;

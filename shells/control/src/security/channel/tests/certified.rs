@@ -194,18 +194,35 @@ fn what_does_not_belong_together_is_said_by_its_key_and_shows_no_secret() {
 }
 
 #[test]
-fn certificates_and_a_cluster_key_do_not_meet() {
+fn certificates_and_a_cluster_key_do_not_meet_and_both_sides_say_what_each_has() {
     let authority = Authority::new("one");
     let certified = authority.member(&dns(), &authority.root);
     let key = key();
-    for (ours, theirs) in [(&certified, &key), (&key, &certified)] {
+    // (the initiator, the target, what the initiator says, what the target says)
+    let cases = [
+        (
+            &certified,
+            &key,
+            "it does not go by certificates (security/certificate) as this engine does, but perhaps by a cluster key \
+             (security/key_file): both need the same of the two",
+            "it goes by certificates (security/certificate) and this engine by a cluster key (security/key_file): both \
+             need the same of the two",
+        ),
+        (
+            &key,
+            &certified,
+            "it does not go by a cluster key (security/key_file) as this engine does, but perhaps by certificates \
+             (security/certificate): both need the same of the two",
+            "it goes by a cluster key (security/key_file) and this engine by certificates (security/certificate): both \
+             need the same of the two",
+        ),
+    ];
+    for (ours, theirs, says, is_told) in cases {
         let (mut initiator, mut target) = pair(Some(ours), Some(theirs));
         let (here, there) = meet(&mut initiator, &mut target, 1 << 20);
         assert!(!there.contains(&Event::Hello(hello())), "{there:?}");
-        assert!(
-            !ending(&here).is_empty() && !ending(&there).is_empty(),
-            "{here:?} {there:?}"
-        );
+        assert_eq!(ending(&here), says);
+        assert_eq!(ending(&there), is_told);
     }
 }
 
