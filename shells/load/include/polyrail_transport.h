@@ -44,7 +44,7 @@
 #define POLYRAIL_TRANSPORT_ADDRESS_BYTES 255
 
 /**
- * Never.
+ * Never: a time that does not come.
  */
 #define POLYRAIL_TRANSPORT_NEVER UINT64_MAX
 
@@ -491,7 +491,8 @@ typedef struct {
    */
   uint64_t cookie;
   /**
-   * Of a completion: when it was seen, not later than the `now` of the call; 0: now.
+   * Of a completion: when it was seen, in nanoseconds since the engine started, not later than the `now` of the
+   * call; 0: now.
    */
   uint64_t at;
   /**
@@ -598,7 +599,8 @@ typedef struct {
    */
   int (*descriptor)(void *endpoint);
   /**
-   * When `poll` has something to do although the descriptor says nothing; or `POLYRAIL_TRANSPORT_NEVER`. Null: never.
+   * When `poll` has something to do although the descriptor says nothing, in nanoseconds since the engine started;
+   * or `POLYRAIL_TRANSPORT_NEVER`. Null: never.
    */
   uint64_t (*poll_timeout)(void *endpoint);
   /**
@@ -627,14 +629,14 @@ typedef struct {
    */
   void (*forget_rail)(void *endpoint, uint16_t rail);
   /**
-   * Starts to open a lane; its rail is the lower 16 bits of its number. Ends in `_OPENED` or `_OPEN_FAILED`, at `by` at
-   * the latest.
+   * Starts to open a lane; its rail is the lower 16 bits of its number. Ends in `_OPENED` or `_OPEN_FAILED`, at `by`
+   * at the latest. `now` and `by` are in nanoseconds since the engine started.
    */
   void (*open)(void *endpoint, uint32_t lane, uint32_t epoch, uint64_t now, uint64_t by);
   /**
    * Takes works, 32 at most. They are carried out in order, and each ends in one completion, unless the lane breaks.
-   * Those of another epoch than the lane has are refused. A work that makes no sense may be refused here, or complete
-   * with a cause.
+   * Those of another epoch than the lane has are refused. A work that makes no sense may be refused here, or
+   * complete with a cause. `now` is in nanoseconds since the engine started.
    */
   void (*post)(void *endpoint,
                uint32_t lane,
@@ -645,6 +647,7 @@ typedef struct {
                polyrail_transport_posted *posted);
   /**
    * Moves what can be moved, and says what happened, in order: up to `capacity` events, and how many. Bounded work.
+   * `now` is in nanoseconds since the engine started.
    */
   size_t (*poll)(void *endpoint, uint64_t now, polyrail_transport_event *events, size_t capacity);
   /**

@@ -16,7 +16,7 @@ pub const POLYRAIL_TRANSPORT_TICKET_BYTES: usize = 49;
 pub const POLYRAIL_TRANSPORT_PROOF_BYTES: usize = 32;
 /// Bytes that an address of a transport's own can have.
 pub const POLYRAIL_TRANSPORT_ADDRESS_BYTES: usize = 255;
-/// Never.
+/// Never: a time that does not come.
 pub const POLYRAIL_TRANSPORT_NEVER: u64 = u64::MAX;
 /// What a library calls a count that it does not know.
 pub const POLYRAIL_TRANSPORT_UNKNOWN: u32 = u32::MAX;
@@ -285,7 +285,8 @@ pub struct polyrail_transport_event {
     pub cause: u32,
     /// Of a completion: the work's.
     pub cookie: u64,
-    /// Of a completion: when it was seen, not later than the `now` of the call; 0: now.
+    /// Of a completion: when it was seen, in nanoseconds since the engine started, not later than the `now` of the
+    /// call; 0: now.
     pub at: u64,
     /// Of a fence: `POLYRAIL_TRANSPORT_SCOPE_…`.
     pub scope: u32,
@@ -376,7 +377,8 @@ pub struct polyrail_transport_table {
     pub endpoint_destroy: Option<unsafe extern "C" fn(endpoint: *mut c_void)>,
     /// A descriptor that polls readable when `poll` has something to do. Always the same one.
     pub descriptor: Option<unsafe extern "C" fn(endpoint: *mut c_void) -> c_int>,
-    /// When `poll` has something to do although the descriptor says nothing; or `POLYRAIL_TRANSPORT_NEVER`. Null: never.
+    /// When `poll` has something to do although the descriptor says nothing, in nanoseconds since the engine started;
+    /// or `POLYRAIL_TRANSPORT_NEVER`. Null: never.
     pub poll_timeout: Option<unsafe extern "C" fn(endpoint: *mut c_void) -> u64>,
     /// Names a local segment, before any work refers to it. The region is there until `detach_local` has returned.
     pub attach_local: Option<
@@ -405,14 +407,14 @@ pub struct polyrail_transport_table {
     >,
     /// Forgets it. May be null.
     pub forget_rail: Option<unsafe extern "C" fn(endpoint: *mut c_void, rail: u16)>,
-    /// Starts to open a lane; its rail is the lower 16 bits of its number. Ends in `_OPENED` or `_OPEN_FAILED`, at `by` at
-    /// the latest.
+    /// Starts to open a lane; its rail is the lower 16 bits of its number. Ends in `_OPENED` or `_OPEN_FAILED`, at `by`
+    /// at the latest. `now` and `by` are in nanoseconds since the engine started.
     pub open: Option<
         unsafe extern "C" fn(endpoint: *mut c_void, lane: u32, epoch: u32, now: u64, by: u64),
     >,
     /// Takes works, 32 at most. They are carried out in order, and each ends in one completion, unless the lane breaks.
-    /// Those of another epoch than the lane has are refused. A work that makes no sense may be refused here, or complete
-    /// with a cause.
+    /// Those of another epoch than the lane has are refused. A work that makes no sense may be refused here, or
+    /// complete with a cause. `now` is in nanoseconds since the engine started.
     pub post: Option<
         unsafe extern "C" fn(
             endpoint: *mut c_void,
@@ -425,6 +427,7 @@ pub struct polyrail_transport_table {
         ),
     >,
     /// Moves what can be moved, and says what happened, in order: up to `capacity` events, and how many. Bounded work.
+    /// `now` is in nanoseconds since the engine started.
     pub poll: Option<
         unsafe extern "C" fn(
             endpoint: *mut c_void,
