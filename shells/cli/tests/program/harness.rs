@@ -102,6 +102,8 @@ pub(crate) struct Target {
     child: Option<Child>,
     /// Its first line.
     pub(crate) line: String,
+    /// `HOST:PORT` of its metrics, if it says so.
+    pub(crate) metrics: Option<String>,
 }
 
 impl Target {
@@ -125,14 +127,22 @@ impl Target {
     /// One that has been started; waits until it listens.
     #[track_caller]
     pub(crate) fn of(mut child: Child) -> Self {
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("it is piped");
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("a pipe can be read");
+        let mut stdout = BufReader::new(child.stdout.as_mut().expect("it is piped"));
+        let mut next = || {
+            let mut line = String::new();
+            stdout.read_line(&mut line).expect("a pipe can be read");
+            line
+        };
+        let line = next();
+        // The last one says how it is protected. One that has ended says nothing.
+        let mut metrics = None;
+        while let Some(at) = next().strip_prefix("metrics http://") {
+            metrics = at.strip_suffix("/metrics\n").map(str::to_owned);
+        }
         let target = Self {
             child: Some(child),
             line,
+            metrics,
         };
         assert!(target.line.starts_with("listening "), "{target:?}");
         target

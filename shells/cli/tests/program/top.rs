@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use rustix::process::Signal;
 
-use crate::harness::{Target, run};
+use crate::harness::{Target, polyrail, run};
 
 /// An address of this host that nobody listens at.
 fn free() -> String {
@@ -40,6 +40,24 @@ fn a_running_target_is_to_be_seen() {
     run(&format!("top {at} --once"))
         .expect(3)
         .names(&[&at, "serve --metrics"]);
+}
+
+/// The variable is for all engines of a host, and one of them has the port.
+#[test]
+fn metrics_of_a_configuration_are_told_of_as_well_and_a_taken_port_is_no_end() {
+    let start = |at: &str| {
+        let mut command = polyrail("serve --memory 1MiB");
+        let child = command.env("POLYRAIL_METRICS", at).spawn();
+        Target::of(child.expect("the program starts"))
+    };
+    let first = start("127.0.0.1:0");
+    let at = first.metrics.clone().expect("it says where");
+    run(&format!("top {at} --once")).expect(0);
+    let second = start(&at);
+    assert_eq!(second.metrics, None);
+    let second = second.end(Signal::TERM).expect(0);
+    second.names(&[&at, "the engine runs without"]);
+    first.end(Signal::TERM).expect(0);
 }
 
 #[test]
