@@ -555,8 +555,11 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Why it failed, how far it came, and what becomes of that.
+    /// Why it failed, how far it came, and what becomes of that, unless the same command would fail again.
     fn with_what_is_done(&self, failure: Failure, pipeline: &Pipeline<'_>, done: Done) -> Failure {
+        if matches!(failure, Failure::Usage(_)) {
+            return failure;
+        }
         let Done { bytes, .. } = done;
         let what = match &pipeline.to {
             End::Sink(..) if self.args.resume => "are kept: the same command goes on there",

@@ -485,9 +485,15 @@ fn files_are_offered_under_their_names() {
     let to = folder.path("to");
     run(&format!("cp {at}/second {to} --verify")).expect(0);
     assert!(fs::read(&to).expect("the copy") == second_content);
-    run(&format!("cp {second} {at}/second"))
-        .expect(2)
-        .names(&["second", "refuses", &at]);
+    // That a part of it could be kept is no help to whoever may not write there.
+    let other = folder.path("other");
+    fs::write(&other, [1; 999]).expect("a file");
+    for flags in ["", "--resume"] {
+        let refused = run(&format!("cp {other} {at}/second {flags}")).expect(2);
+        let error = refused.stderr.lines().last();
+        let says = format!("error: second of target {at} may only be read: its owner refuses");
+        assert_eq!(error, Some(says.as_str()), "{refused:?}");
+    }
     target.end(Signal::TERM).expect(0);
     let mut expected = old;
     expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
