@@ -56,7 +56,8 @@ use logging::LogFormat;
 #[command(
     name = "polyrail",
     version,
-    after_help = "Exit codes: 0 good, 1 the verdict is bad, 2 wrong usage, 3 the environment failed, 130 interrupted.\n\
+    after_help = "Exit codes: 0 good, 1 the verdict is bad, 2 wrong usage, 3 the environment failed, 130 interrupted\n\
+                  (serve and agent: 0, as this is how they end).\n\
                   RUST_LOG=info shows more on standard error.\n\n\
                   Example:\n  polyrail demo"
 )]

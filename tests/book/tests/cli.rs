@@ -19,7 +19,7 @@ All commands that start an engine read `--config FILE` and the environment; [con
 | 1 | It ran, and the verdict is bad: a wrong byte, a failed request, a violated invariant. |
 | 2 | It was asked for something that makes no sense: a flag, a key, an address. |
 | 3 | The environment failed it: an address in use, a peer that is not there or was lost, no GPU. |
-| 128 + N | Signal N ended it. |
+| 128 + N | Signal N ended it. SIGINT and SIGTERM end `serve` and `agent` with 0: this is how they end. |
 ";
 
 #[test]
