@@ -158,10 +158,11 @@ pub fn run(arguments: Vec<OsString>, program: Vec<OsString>) -> u8 {
 /// line then, and the demonstration and the simulator break rails on purpose.
 const fn usual_level(command: &Command) -> &'static str {
     match command {
-        Command::Demo(_) | Command::Sim(_) => "error",
+        // Where a recording is that somebody asked for is said in any case.
+        Command::Demo(_) | Command::Sim(_) => "error,polyrail_record=warn",
         // What the program itself has to say is for whoever called it.
         Command::Cp(_) | Command::Bench(_) | Command::Top(_) | Command::Explain(_) => {
-            "error,polyrail_cli=warn"
+            "error,polyrail_cli=warn,polyrail_record=warn"
         }
         _ => "warn",
     }

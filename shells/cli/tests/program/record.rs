@@ -248,6 +248,42 @@ fn without_the_third_completion(file: &Path, folder: &Path) -> String {
     copy.path().display().to_string()
 }
 
+/// All else that its engine warns of `bench` leaves out.
+#[test]
+fn bench_names_the_file_with_its_last_calls_although_nobody_asked_for_a_log() {
+    let folder = Folder::new();
+    let target = Target::start("--memory 16MiB --metrics 127.0.0.1:0");
+    let at = target.metrics.clone().expect("it says where");
+    let line = format!(
+        "bench --target {} --seconds 60 --buffer 4M --rails 127.0.0.1",
+        target.address()
+    );
+    let mut command = polyrail(&line);
+    command
+        .env("POLYRAIL_RECORDING__RING_MB", "4")
+        .env("POLYRAIL_RECORDING__FOLDER", folder.text());
+    let child = command.spawn().expect("the program starts");
+    let until = Instant::now() + BOUND;
+    loop {
+        let text = run(&format!("top {at} --once --json")).expect(0).stdout;
+        let stats: Value = serde_json::from_str(&text).expect("one object");
+        if stats["sessions"][0]["bytes"].as_u64() > Some(0) {
+            break;
+        }
+        assert!(Instant::now() < until, "nothing moves: {stats}");
+    }
+    target.end(Signal::KILL);
+    let ended = finish(child, &line).expect(3);
+    let mut lines = ended.stderr.lines().filter(|line| line.contains("WARN"));
+    let warning = lines.next().expect("it is warned of");
+    let (_, from) = warning
+        .split_once("the last calls on core are in ")
+        .expect("it names the file");
+    let (file, _) = from.split_once(';').expect("more is said of it");
+    assert_eq!(lines.next(), None, "{ended:?}");
+    assert_eq!(json(file, 0)["equal"], true);
+}
+
 #[test]
 fn a_recording_that_cannot_be_left_is_an_error_of_the_environment() {
     let folder = Folder::new();
