@@ -50,6 +50,8 @@ fn start(config: &std::ffi::CStr) -> polyrail_engine {
         context: null_mut(),
         lets_in_later: 0,
         reserved: 0,
+        parameters: null(),
+        parameter_count: 0,
     };
     let mut engine = polyrail_engine { bits: 0 };
     // SAFETY: everything is this function's.

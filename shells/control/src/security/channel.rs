@@ -416,14 +416,14 @@ impl Tls {
             }
             // What its check of our key says when ours is another.
             rustls::Error::AlertReceived(AlertDescription::CertificateUnknown) => other(None),
-            // It offers, or takes, raw keys only to one with certificates, or no raw keys to one with a key.
+            // One of the two shows a raw key and the other certificates.
             rustls::Error::PeerIncompatible(
                 PeerIncompatible::IncorrectCertificateTypeExtension,
             ) => Distrust::OtherWay {
                 ours: self.way,
                 is_shown: true,
             },
-            // What its check of our offer says then, before it has shown anything.
+            // What it says then before it has shown anything.
             rustls::Error::AlertReceived(AlertDescription::HandshakeFailure) => {
                 Distrust::OtherWay {
                     ours: self.way,
