@@ -686,7 +686,7 @@ impl Target {
         };
         let deserted = session.connections.is_empty();
         if !deserted && !session.exited {
-            return session.look_for_silence(wires, id);
+            return session.look_for_silence(ctx, wires, id);
         }
         if deserted && !session.exited {
             complain!(
@@ -766,14 +766,16 @@ impl Session {
         on_grid(at, silence_max.divided_by(SILENCE_PARTS))
     }
 
-    /// Asks for a sign of life on all connections, if nothing has come on any of them for too long.
-    fn look_for_silence(&self, wires: &mut Wires, id: SessionId) {
+    /// Asks for a sign of life on all connections, if nothing has come on any of them for too long. An initiator may have
+    /// stopped just before it would have beaten, and beats the less often while nothing is in flight: that is no part of the
+    /// time that it may be silent.
+    fn look_for_silence(&self, ctx: &Context, wires: &mut Wires, id: SessionId) {
         let now = wires.now();
         let mut again = self.silent_at(wires);
         if again <= now {
             let silence_max = wires.times().silence_max;
             again = now + silence_max.divided_by(2);
-            let by = again.max(self.heard_at + silence_max);
+            let by = again.max(self.heard_at + silence_max + ctx.idle_heartbeat);
             self.connections.iter().for_each(|key| wires.ask(*key, by));
         }
         wires.timers.set(Timer::session(id), Some(again));
