@@ -58,14 +58,14 @@ use crate::workers::Workers;
 pub struct Engine {
     pub(crate) inner: Owned<Inner>,
     /// Makes it one of the program's handles. Those that the engine's own threads have for a while do not keep it.
-    _program: Option<Owned<Program>>,
+    pub(crate) program: Option<Owned<Program>>,
 }
 
 /// What the handles of a program share: with the last one the engine ends.
 pub(crate) struct Program {
     inner: Arc<Inner>,
     /// What answers about metrics, if the configuration asks for it.
-    _exposed: Option<Exposed>,
+    pub(crate) exposed: Option<Exposed>,
 }
 
 impl Drop for Program {
@@ -318,7 +318,7 @@ impl Engine {
         let inner = Owned::new(inner);
         Self {
             inner,
-            _program: None,
+            program: None,
         }
     }
 
@@ -326,7 +326,7 @@ impl Engine {
     pub(crate) fn aside(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            _program: None,
+            program: None,
         }
     }
 
@@ -334,11 +334,11 @@ impl Engine {
     pub(crate) fn whole(inner: Arc<Inner>) -> Self {
         let program = Arc::new(Program {
             inner: inner.clone(),
-            _exposed: metrics::configured(&inner),
+            exposed: metrics::configured(&inner),
         });
         let _ = inner.ending.program.set(Arc::downgrade(&program));
         Self {
-            _program: Some(Owned::new(program)),
+            program: Some(Owned::new(program)),
             ..Self::from_inner(inner)
         }
     }
@@ -348,7 +348,7 @@ impl Engine {
         let program = self.inner.ending.program.get()?.upgrade()?;
         Some(Self {
             inner: self.inner.clone(),
-            _program: Some(Owned::new(program)),
+            program: Some(Owned::new(program)),
         })
     }
 

@@ -396,6 +396,7 @@
 //! }
 //! let exposed = engine.expose("127.0.0.1:0".parse()?)?; // OpenMetrics over HTTP, until it is dropped.
 //! println!("http://{}/metrics answers {} bytes", exposed.at(), engine.metrics().len());
+//! assert_eq!(engine.metrics_at(), None); // Of the key `metrics`, which this one's configuration does not have.
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -103,7 +103,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let questions = signals::asked(args.end_with_stdin)?;
     let name = config.name.clone();
     let shown = config.clone();
-    let metrics = config.metrics.take();
+    // Who asks for them by a flag wants to hear if they are not to be had. One variable of the environment is for many engines.
+    let metrics = args.metrics.and_then(|_| config.metrics.take());
     let files = args.file.iter().map(Offered::all);
     let files = files.collect::<Result<Vec<_>, _>>()?.concat();
     let calls = ServedCalls::new(files.iter().map(Offered::summed));
@@ -118,11 +119,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .iter()
         .map(|file| file.offer(&engine))
         .collect::<Result<_, _>>()?;
-    let metrics = match metrics {
-        Some(at) => expose(&engine, at, args.metrics.is_some())?,
-        None => None,
-    };
+    let metrics = metrics.map(|at| engine.expose(at)).transpose();
+    let metrics = metrics.map_err(|e| Failure::Environment(e.to_string()))?;
     let at = metrics.as_ref().map(Exposed::at);
+    let at = at.or_else(|| engine.metrics_at());
     engine.let_in();
     let status = announce(&engine, &name, at, &security::line(engine.key(), &shown))?;
     manager::ready(&status);
@@ -209,22 +209,6 @@ fn start(
         let place = listen.map_or_else(String::new, |listen| format!(" on {listen}"));
         Failure::from_engine(e.is_usage(), format!("cannot serve{place}: {e}"))
     })
-}
-
-/// Answers HTTP at an address. Who asks for it by a flag wants to hear if it is not to be had. One variable of the
-/// environment is for many engines, and all but one of them run without.
-fn expose(engine: &Engine, at: SocketAddr, by_flag: bool) -> Result<Option<Exposed>, Failure> {
-    match engine.expose(at) {
-        Ok(exposed) => {
-            log::info!("metrics are at http://{}/metrics", exposed.at());
-            Ok(Some(exposed))
-        }
-        Err(error) if by_flag => Err(Failure::Environment(error.to_string())),
-        Err(error) => {
-            log::warn!("{error}; the engine runs without");
-            Ok(None)
-        }
-    }
 }
 
 fn announce(

@@ -71,6 +71,15 @@ impl Engine {
         expose(&self.inner, at)
     }
 
+    /// Where it answers because the key `metrics` of its configuration says so, with the port that it got. `None`: nowhere,
+    /// or it could not, and has warned.
+    ///
+    /// Example: [guide](crate::guide#looking-at-an-engine).
+    pub fn metrics_at(&self) -> Option<SocketAddr> {
+        let exposed = self.program.as_ref()?.exposed.as_ref();
+        exposed.map(Exposed::at)
+    }
+
     /// What the engine has done and holds, as OpenMetrics text. [`metrics_reference`] lists the names. Asks the workers as
     /// [`Self::stats`] does.
     ///
