@@ -156,7 +156,7 @@ pub unsafe extern "C" fn polyrail_call(
     let run = || {
         let (engine, remote) = segment::get(remote)?;
         // SAFETY: the contract of the crate.
-        let body = unsafe { text::bytes("body", body, body_length) }?;
+        let body = unsafe { text::slice("body", body, body_length) }?;
         let answer = engine.call(remote, method, body, text::span(timeout_ns))?;
         // SAFETY: the contract of the crate.
         unsafe { text::fill(&answer, buffer, capacity, length) }

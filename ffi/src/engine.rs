@@ -102,12 +102,8 @@ pub(crate) fn get(engine: polyrail_engine) -> Result<Engine, Failure> {
 /// The contract of the crate.
 unsafe fn pairs<'a>(options: &polyrail_options) -> Result<Vec<(&'a str, &'a str)>, Failure> {
     let (first, count) = (options.parameters, options.parameter_count);
-    let parameters = match (first.is_null(), count) {
-        (_, 0) => &[],
-        (true, _) => return Err(text::null("parameters")),
-        // SAFETY: the caller's promise.
-        (false, _) => unsafe { std::slice::from_raw_parts(first, count) },
-    };
+    // SAFETY: the caller's promise.
+    let parameters = unsafe { text::slice("parameters", first, count) }?;
     let pair = |one: &polyrail_parameter| {
         // SAFETY: the caller's promise.
         let key = unsafe { text::required("the key of a parameter", one.key) }?;

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn polyrail_notify(
     let body = || {
         let (engine, remote) = segment::get(remote)?;
         // SAFETY: the contract of the crate.
-        let bytes = unsafe { text::bytes("the notification", bytes, length) }?;
+        let bytes = unsafe { text::slice("the notification", bytes, length) }?;
         let sent = engine.notify(remote, bytes)?;
         // SAFETY: the contract of the crate.
         match unsafe { delivery.as_mut() } {

@@ -45,16 +45,16 @@ pub(crate) unsafe fn required<'a>(what: &str, text: *const c_char) -> Result<&'a
     unsafe { optional(what, text) }?.ok_or_else(|| null(what))
 }
 
-/// Bytes of the program's.
+/// Values of the program's, one after the other.
 ///
 /// # Safety
 ///
 /// The contract of the crate.
-pub(crate) unsafe fn bytes<'a>(
+pub(crate) unsafe fn slice<'a, T>(
     what: &str,
-    from: *const u8,
+    from: *const T,
     length: usize,
-) -> Result<&'a [u8], Failure> {
+) -> Result<&'a [T], Failure> {
     match (from.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(what)),

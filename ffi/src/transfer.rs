@@ -195,7 +195,7 @@ pub(crate) unsafe fn terms<'a>(from: *const polyrail_terms) -> Result<Terms<'a>,
     let has_arrival = choose("has_arrival", said.has_arrival, &[(0, false), (1, true)])?;
     let (from, length) = (said.notification, said.notification_length);
     // SAFETY: the caller's promise.
-    let notification = unsafe { text::bytes("the notification", from, length) }?;
+    let notification = unsafe { text::slice("the notification", from, length) }?;
     Ok(Terms {
         priority: choose("priority", said.priority, &priorities)?,
         deadline: (said.deadline_ns > 0).then_some(Duration::from_nanos(said.deadline_ns)),
