@@ -552,7 +552,8 @@ fn history(seed: u64) -> Which {
 fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |task: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm"));
+        name.unwrap_or_default().trim_end().to_owned()
     };
     tasks.map(name).collect()
 }
