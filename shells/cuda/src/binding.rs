@@ -239,8 +239,8 @@ struct Mapped {
 }
 
 impl Cuda {
-    /// Loads the driver. It is started by the first call that names a device. A process looks for it once: that is some 200
-    /// files under 28 names.
+    /// Loads the driver. It is started by the first call that names a device. A process looks for it once: it has
+    /// many names, each in several folders.
     pub fn load() -> Answer<Self> {
         static IS_THERE: OnceLock<bool> = OnceLock::new();
         // SAFETY: loading runs the library's own initialisers, as for any program that is linked against it.
