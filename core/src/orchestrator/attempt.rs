@@ -95,6 +95,8 @@ impl Marks {
     pub(super) const REFUSED: Self = Self(1 << 23);
     /// Its request has failed for it. It waits for its lane's fence, and counts as not arrived whatever that says.
     pub(super) const FAULTY: Self = Self(1 << 26);
+    /// A later one of its lane has completed, where each completes by itself: it is slow, or its completion is lost.
+    pub(super) const OVERTAKEN: Self = Self(1 << 27);
     /// Its completion has come, and was of one of these kinds.
     const ANSWERED: Self = Self(Self::REFUSED.0 | Self::FAULTY.0);
     /// What most have none of.
@@ -863,14 +865,21 @@ impl<P: Chooser> Orchestrator<'_, P> {
         }
     }
 
-    /// Whether a lane where works complete in order has one that is older than what has completed there: its completion is lost.
-    fn has_lost(&self, rail: RailId, overtook: Sequence) -> bool {
-        let lane = self.lanes.get(rail.index());
+    /// A work has completed that was not the oldest one of its lane. Where works complete in order, the completion of one that is
+    /// older is lost; else it may be.
+    #[cold]
+    fn handle_overtaking(&mut self, now: Instant, rail: RailId, overtook: Sequence) {
+        let covers = self.lanes.get(rail.index()).map(|lane| lane.limits.covers);
         let oldest = self
             .first_posted(rail)
-            .and_then(|index| self.attempts.at(index));
-        lane.is_some_and(|lane| lane.limits.covers)
-            && oldest.is_some_and(|oldest| oldest.sequence.is_before(overtook))
+            .and_then(|index| self.attempts.at_mut(index))
+            .filter(|oldest| oldest.sequence.is_before(overtook));
+        match (oldest, covers) {
+            // Waiting would tell nothing more.
+            (Some(_), Some(true)) => self.break_lane(now, rail, Cause::Silent),
+            (Some(oldest), Some(false)) => oldest.mark(Marks::OVERTAKEN),
+            _ => {}
+        }
     }
 
     fn is_before(&self, first: u32, second: AttemptId) -> bool {
@@ -938,11 +947,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if let Some(peer) = peer {
             self.heard(now, peer);
         }
-        if let Some(overtook) = run.overtook
-            && self.has_lost(rail, overtook)
-        {
-            // Waiting would tell nothing more.
-            self.break_lane(now, rail, Cause::Silent);
+        if let Some(overtook) = run.overtook {
+            self.handle_overtaking(now, rail, overtook);
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) const CHANGED: usize = 3;
 const SUSPECT_COPIES: usize = 4;
 /// Progress is expected within this many times the predicted time of the oldest attempt.
 const PROGRESS_FACTOR: u64 = 4;
+/// The oldest work of a lane is given so many times as long as it takes to suspect one, if later works complete there meanwhile.
+const OVERDUE_FACTOR: u64 = 8;
 /// For a probe a lane may take so many times as long to open as it took last, and twice as long after each time that it has not,
 const PROBE_OPEN_FACTOR: u64 = 8;
 /// up to 2^16 microseconds, which it may take while that is not known; or as long as the probe interval, if that is longer.
@@ -904,22 +906,28 @@ impl<P: Chooser> Orchestrator<'_, P> {
         }
     }
 
-    /// If a lane was fenced because it stood still, and all that was on it has `arrived`, it did not.
+    /// If a lane was fenced because it stood still, and all that was on it has `arrived`, it did not, unless that was for a completion
+    /// that has been lost.
     pub(super) fn all_had_arrived(&mut self, rail: RailId, arrived: Sequence) {
+        let oldest = self
+            .first_posted(rail)
+            .and_then(|index| self.attempts.at(index));
+        let has_lost = oldest.is_some_and(|oldest| oldest.is(Marks::OVERTAKEN));
         let lane = self.lanes.get_mut(rail.index());
         let is_wrong = |lane: &&mut Lane| {
             lane.next_sequence == arrived
                 && lane.flight.posted() > 0
                 && lane.suspect_since != Instant::MAX
         };
-        if let Some(lane) = lane.filter(is_wrong) {
+        if let Some(lane) = lane.filter(is_wrong).filter(|_| !has_lost) {
             lane.suspect_since = Instant::MAX;
             self.was_wrong(rail, 1);
         }
     }
 
-    /// When a lane is suspected for lack of progress; `None`: nothing is posted.
-    fn progress_due(&self, rail: RailId) -> Option<Instant> {
+    /// When a lane is suspected for lack of progress, and when the completion of its oldest work counts as lost because later ones have
+    /// come, if they have; `None`: nothing is posted.
+    fn progress_due(&self, rail: RailId) -> Option<(Instant, Option<Instant>)> {
         let lane = self.lanes.get(rail.index())?;
         let oldest = self.attempts.at(lane.flight.first_posted()?)?;
         let bytes = oldest
@@ -929,18 +937,28 @@ impl<P: Chooser> Orchestrator<'_, P> {
             .shared
             .delay_base(rail)
             .max(self.shared.delay_mean(rail));
-        let predicted = delay + self.shared.rate(rail).time_for(bytes);
+        let passes = self.shared.rate(rail).time_for(bytes);
         // A rail that was suspected and was only slow is given more time.
         let health = self.shared.health(rail)?;
         let times = health.patience(lane.progress_at);
         let floor = self.config.progress_floor.times(times);
-        let least = Duration::from_millis(lane.limits.patience_ms.into());
-        let mut patience = predicted.times(PROGRESS_FACTOR).max(floor).max(least);
+        let least = floor.max(Duration::from_millis(lane.limits.patience_ms.into()));
+        let mut patience = (delay + passes).times(PROGRESS_FACTOR).max(least);
         if lane.probing {
             // The answer may take longer by now than it ever has.
             patience = patience.max(health.lone_interval(oldest.posted_at));
         }
-        Some(lane.progress_at.max(oldest.posted_at) + patience)
+        let due = lane.progress_at.max(oldest.posted_at) + patience;
+        // What was ahead of it has passed.
+        let overdue = delay
+            .times(PROGRESS_FACTOR)
+            .max(least)
+            .times(OVERDUE_FACTOR);
+        let is_overtaken = oldest.is(Marks::OVERTAKEN);
+        Some((
+            due,
+            is_overtaken.then(|| oldest.posted_at + passes + overdue),
+        ))
     }
 
     /// Arms the timer of a lane that has moved something, or been given something to move, at `now`.
@@ -949,8 +967,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
             // No lane is due before that.
             return;
         }
-        if let Some(due) = self.progress_due(rail) {
-            self.arm(due, Reason::Progress);
+        if let Some((due, overdue_at)) = self.progress_due(rail) {
+            self.arm(overdue_at.map_or(due, |at| at.min(due)), Reason::Progress);
         }
     }
 
@@ -1020,12 +1038,13 @@ impl<P: Chooser> Orchestrator<'_, P> {
             return;
         }
         // What was sent elsewhere later has arrived.
-        let overtaken = oldest.is(Marks::DONE);
-        let Some(due) = self.progress_due(rail) else {
+        let has_arrived = oldest.is(Marks::DONE);
+        let Some((due, overdue_at)) = self.progress_due(rail) else {
             return;
         };
-        if now < due {
-            return self.arm(due, Reason::Progress);
+        let is_overdue = overdue_at.is_some_and(|at| at <= now);
+        if now < due && !is_overdue {
+            return self.arm(overdue_at.map_or(due, |at| at.min(due)), Reason::Progress);
         }
         let silent = self
             .shared
@@ -1049,7 +1068,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let first = lane.suspect_since == Instant::MAX;
         lane.suspect_since = lane.suspect_since.min(stood_since);
         let too_long = now.since(lane.suspect_since) >= self.config.fence_timeout;
-        if overtaken || !first && (others_moved || silent || too_long) {
+        if has_arrived || is_overdue || !first && (others_moved || silent || too_long) {
             let cause = if silent {
                 Cause::PeerSilent
             } else {

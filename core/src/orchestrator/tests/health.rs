@@ -162,6 +162,25 @@ fn a_later_completion_proves_an_earlier_one_lost() {
 }
 
 #[test]
+fn a_lost_completion_is_noticed_while_its_lane_goes_on() {
+    // Where each work completes by itself a later one proves nothing, and the lane never stood still: for as long as others went
+    // over it, the request waited, and two seconds more.
+    let mut world = World::new(Policy::Spray, 1);
+    world.loses = |_, work| work.remote.offset == 0;
+    world.submit(0, Op::Write, 4_096);
+    world.run(ms(2));
+    world.loses = |_, _| false;
+    let mut tag = 1;
+    while !world.reports.contains_key(&0) && tag < 1_000 {
+        world.submit(tag, Op::Write, 4_096);
+        world.run(world.now + Duration::from_millis(1));
+        tag += 1;
+    }
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert!((20..100).contains(&tag), "after {tag} ms");
+}
+
+#[test]
 fn a_rail_far_slower_than_believed_carries_something_all_the_same() {
     // A slice takes 26 ms there, and silence is suspected after 10.
     let mut world = World::new(Policy::Spray, 2);
