@@ -435,8 +435,12 @@ impl Growth {
         self.step = Step::Rest;
     }
 
+    /// The gain that is left where nothing says that it is needed: a sixteenth less, or half of what little there is.
     fn given_back(&self) -> u32 {
-        (self.gain / 16 * 15).max(UNIT)
+        match self.gain - UNIT {
+            little @ ..UNIT => self.gain - little.div_ceil(2),
+            _ => self.gain / 16 * 15,
+        }
     }
 
     fn raised(&self, factor: u32) -> u32 {
@@ -460,4 +464,21 @@ impl Growth {
 /// 4 GiB and more are the same.
 fn small(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_given_back_at_a_time() {
+        // From 31 down it had been all of it at once.
+        for (gain, left) in [(UNIT, 16), (17, 16), (20, 18), (31, 23), (32, 30), (160, 150)] {
+            let growth = Growth {
+                gain,
+                ..Growth::NONE
+            };
+            assert_eq!(growth.given_back(), left, "of {gain}");
+        }
+    }
 }
