@@ -164,9 +164,16 @@ pub(crate) fn least_time(setup: &Setup, history: &History) -> Option<u64> {
         clock,
     };
     let classes = Class::all(setup);
-    let groups = groups(&classes).into_iter();
-    let of_groups = groups.map(|group| bound.of_group(&group)).max();
-    let of_classes = classes.iter().map(|class| bound.of_class(class)).max();
+    let groups = groups(&classes);
+    let of_groups = groups.iter().map(|group| bound.of_group(group)).max();
+    let joined = groups.iter().filter_map(|group| {
+        let (first, others) = group.split_first()?;
+        let alike = others.iter().all(|other| other.is_like(first));
+        let join = |class: Class, other: &&Class| class.joined(other);
+        alike.then(|| others.iter().fold((*first).clone(), join))
+    });
+    let of_classes = joined.chain(classes.iter().cloned());
+    let of_classes = of_classes.map(|class| bound.of_class(&class)).max();
     let ends_at = of_groups.max(of_classes)?.max(bound.of_workers());
     ends_at
         .checked_sub(bound.clock.at(history.began_at))

@@ -107,6 +107,31 @@ fn requests_are_cut_into_whole_parts() {
 }
 
 #[test]
+fn a_slow_rail_takes_no_part_that_lasts_longer_than_the_batch() {
+    let rails = own_rail("x", 10, 2) + &own_rail("y", 1, 2);
+    // A part takes 0.8 µs or 8: 16 kB / (2 + 1.6 µs).
+    assert_eq!(loops(&(rails.clone() + &work("a", "b", 16_000, 1))), 4_444);
+    // Of twenty at a time it takes four of 40 parts: 36 on the other one take 28.8 µs, so the next one of its own fits not yet.
+    let twenty = loops(&(rails + &work("a", "b", 16_000, 20)));
+    assert!((10_700..11_000).contains(&twenty), "{twenty}");
+}
+
+#[test]
+fn workloads_that_are_alike_share_the_near_rails() {
+    let of = |host: &str| {
+        nic(host, "n", 10, 1)
+            + &nic(host, "f", 10, 500)
+            + &rail(&format!("{host}/n"), "c/n")
+            + &rail(&format!("{host}/f"), "c/f")
+            + &work(host, "c", 1_000_000, 1)
+    };
+    let setup = setup(&(nic("c", "n", 10, 1) + &nic("c", "f", 10, 500) + &of("a") + &of("b")));
+    // Two requests at a time over the near rail: 200 µs and its delay, and the far one is 1 ms away.
+    let least = least_time(&setup, &moved(&[(10, 10_000_000); 2])).unwrap();
+    assert!((2 * MS..2 * MS + 50_000).contains(&least), "{least}");
+}
+
+#[test]
 fn a_far_rail_counts_as_far_as_batches_last_longer_than_its_delay() {
     let near: String = ["x", "y", "z"].map(|name| own_rail(name, 10, 2)).concat();
     let rails = near + &own_rail("far", 10, 1_000);

@@ -18,13 +18,14 @@ const NS_PER_SEC: f64 = 1e9;
 const TURN_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Routes of one delay.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Level {
     /// One of them.
     route: usize,
     /// What they add to those of shorter delays, in bytes per nanosecond.
     rate: f64,
-    routes: u64,
+    /// What each of them passes if nothing else does.
+    own: Vec<f64>,
 }
 
 /// The turns of a class in one interval.
@@ -49,11 +50,12 @@ impl<'a> Turns<'a> {
         for group in routes.chunk_by(|a, b| base(a) == base(b)) {
             end += group.len();
             let most = turns.lane_rate(group[0]);
-            let rate = flow.together(&routes[..end], most) as f64 / NS_PER_SEC;
+            let rate_of = |routes: &[usize]| flow.together(routes, most) as f64 / NS_PER_SEC;
+            let rate = rate_of(&routes[..end]);
             turns.levels.push(Level {
                 route: group[0],
                 rate: (rate - before).max(0.0),
-                routes: group.len() as u64,
+                own: group.iter().map(|route| rate_of(&[*route])).collect(),
             });
             before = rate.max(before);
         }
@@ -66,17 +68,17 @@ impl<'a> Turns<'a> {
     fn delay_ns(&self, route: usize, count: u64, pause_ns: u64) -> u64 {
         let base_ns = self.setup.routes[route].delay_ns;
         let extra_ns = self.extra_ns(route);
-        let slice = f64::from(self.setup.limits.slice_bytes);
+        let slice = f64::from(self.setup.limits.slice_bytes).min(self.class.block as f64);
         let of_batch = (self.class.batch * self.class.block) as f64 / slice;
-        // Those that are under way at a time; earlier ones have arrived by then.
-        let rail = self.setup.routes[route].rail as usize;
-        let under_way = self.setup.nominal(rail) as f64 * extra_ns / NS_PER_SEC / slice;
-        let of_one = harmonic(of_batch.min(under_way) as u64 + 1);
+        // Those that are under way at a time, on all routes; earlier ones have arrived by then.
+        let rate = self.levels.iter().map(|level| level.rate).sum::<f64>();
+        let under_way = rate * extra_ns / slice;
+        let of_one = harmonic(of_batch.min(under_way).ceil().max(1.0) as u64);
         let least_ns = base_ns as f64 + extra_ns;
         let at_once = count as f64 * least_ns / (least_ns + pause_ns as f64);
         let slices = self.class.batch * self.class.block.div_ceil(self.slice_bytes_max(route));
-        let routes: u64 = self.levels.iter().map(|level| level.routes).sum();
-        let on_lane = at_once * slices as f64 / (self.class.workers * routes.max(1)) as f64;
+        let routes: usize = self.levels.iter().map(|level| level.own.len()).sum();
+        let on_lane = at_once * slices as f64 / (self.class.workers * routes.max(1) as u64) as f64;
         let latest_ns = extra_ns * of_one.max(in_order(on_lane));
         base_ns + latest_ns as u64 + self.cost_ns()
     }
@@ -145,11 +147,14 @@ impl<'a> Turns<'a> {
         let levels: Vec<_> = levels.collect();
         let passes = |turn_ns: u64| {
             let of_level = |(level, delay_ns): &(&Level, u64)| {
+                // A thousandth of a part is left to rounding.
+                let whole = |span_ns: f64| {
+                    let parts = |rate: &f64| (rate * span_ns / part + 0.001).floor();
+                    let parts = level.own.iter().map(parts).sum::<f64>();
+                    (parts * part).min(level.rate * span_ns)
+                };
                 let open_ns = turn_ns.saturating_sub(*delay_ns) as f64;
-                let each = level.rate / level.routes as f64 * open_ns / part;
-                // A thousandth of a slice is left to rounding.
-                let own = (each + 0.001).floor() * part * level.routes as f64;
-                (own * count as f64).min(level.rate * (turn_ns + pause_ns) as f64)
+                (whole(open_ns) * count as f64).min(whole((turn_ns + pause_ns) as f64))
             };
             levels.iter().map(of_level).sum::<f64>() * 1.000_001 >= bytes
         };
