@@ -50,6 +50,7 @@ library![
     "rolling-outage",
     "grey-1-in-1000-all",
     "grey-lost",
+    "lost-on-one-rail",
     "deadlines-overload",
     "several-processes",
     "shallow-queues",

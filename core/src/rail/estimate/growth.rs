@@ -473,7 +473,14 @@ mod tests {
     #[test]
     fn a_part_is_given_back_at_a_time() {
         // From 31 down it had been all of it at once.
-        for (gain, left) in [(UNIT, 16), (17, 16), (20, 18), (31, 23), (32, 30), (160, 150)] {
+        for (gain, left) in [
+            (UNIT, 16),
+            (17, 16),
+            (20, 18),
+            (31, 23),
+            (32, 30),
+            (160, 150),
+        ] {
             let growth = Growth {
                 gain,
                 ..Growth::NONE
