@@ -918,16 +918,17 @@ impl<P: Chooser> Orchestrator<'_, P> {
             lane.next_sequence == arrived
                 && lane.flight.posted() > 0
                 && lane.suspect_since != Instant::MAX
+                && !has_lost
         };
-        if let Some(lane) = lane.filter(is_wrong).filter(|_| !has_lost) {
+        if let Some(lane) = lane.filter(is_wrong) {
             lane.suspect_since = Instant::MAX;
             self.was_wrong(rail, 1);
         }
     }
 
     /// When a lane is suspected for lack of progress, and when the completion of its oldest work counts as lost because later ones have
-    /// come, if they have; `None`: nothing is posted.
-    fn progress_due(&self, rail: RailId) -> Option<(Instant, Option<Instant>)> {
+    /// come; never, if none has. `None`: nothing is posted.
+    fn progress_due(&self, rail: RailId) -> Option<(Instant, Instant)> {
         let lane = self.lanes.get(rail.index())?;
         let oldest = self.attempts.at(lane.flight.first_posted()?)?;
         let bytes = oldest
@@ -949,16 +950,13 @@ impl<P: Chooser> Orchestrator<'_, P> {
             patience = patience.max(health.lone_interval(oldest.posted_at));
         }
         let due = lane.progress_at.max(oldest.posted_at) + patience;
+        if !oldest.is(Marks::OVERTAKEN) {
+            return Some((due, Instant::MAX));
+        }
         // What was ahead of it has passed.
-        let overdue = delay
-            .times(PROGRESS_FACTOR)
-            .max(least)
-            .times(OVERDUE_FACTOR);
-        let is_overtaken = oldest.is(Marks::OVERTAKEN);
-        Some((
-            due,
-            is_overtaken.then(|| oldest.posted_at + passes + overdue),
-        ))
+        let alone = delay.times(PROGRESS_FACTOR).max(least);
+        let overdue_at = oldest.posted_at + passes + alone.times(OVERDUE_FACTOR);
+        Some((due, overdue_at))
     }
 
     /// Arms the timer of a lane that has moved something, or been given something to move, at `now`.
@@ -968,7 +966,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             return;
         }
         if let Some((due, overdue_at)) = self.progress_due(rail) {
-            self.arm(overdue_at.map_or(due, |at| at.min(due)), Reason::Progress);
+            self.arm(due.min(overdue_at), Reason::Progress);
         }
     }
 
@@ -1042,9 +1040,9 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some((due, overdue_at)) = self.progress_due(rail) else {
             return;
         };
-        let is_overdue = overdue_at.is_some_and(|at| at <= now);
+        let is_overdue = overdue_at <= now;
         if now < due && !is_overdue {
-            return self.arm(overdue_at.map_or(due, |at| at.min(due)), Reason::Progress);
+            return self.arm(due.min(overdue_at), Reason::Progress);
         }
         let silent = self
             .shared

@@ -4,7 +4,7 @@
 //! two changes of the fabric the most that can pass is the max-flow over the servers of all routes; the bytes are
 //! through when its integral reaches them. This must hold for all of them together, for those of one sender, to one
 //! receiver and of each pair; for the submitters of a workload, whose closed loops cannot go round faster than `turns`
-//! says; and for each submitter by itself. The largest of these times counts.
+//! says, those of workloads that are alike together too; and for each submitter by itself. The largest of these times counts.
 //!
 //! Only what completed is counted. A request uses one transport at a time. Lanes have to open first. A lane on which a
 //! work failed is fenced and opened anew, and its rail passes nothing meanwhile. While all submitters pause, no time
@@ -166,15 +166,11 @@ pub(crate) fn least_time(setup: &Setup, history: &History) -> Option<u64> {
     let classes = Class::all(setup);
     let groups = groups(&classes);
     let of_groups = groups.iter().map(|group| bound.of_group(group)).max();
-    let joined = groups.iter().filter_map(|group| {
-        let (first, others) = group.split_first()?;
-        let alike = others.iter().all(|other| other.is_like(first));
-        let join = |class: Class, other: &&Class| class.joined(other);
-        alike.then(|| others.iter().fold((*first).clone(), join))
-    });
-    let of_classes = joined.chain(classes.iter().cloned());
-    let of_classes = of_classes.map(|class| bound.of_class(&class)).max();
-    let ends_at = of_groups.max(of_classes)?.max(bound.of_workers());
+    let of_classes = classes.iter().map(|class| bound.of_class(class)).max();
+    let joined = groups.iter().filter_map(|group| joined(group));
+    let of_joined = joined.map(|class| bound.of_class(&class)).max();
+    let ends_at = of_groups.max(of_classes).max(of_joined)?;
+    let ends_at = ends_at.max(bound.of_workers());
     ends_at
         .checked_sub(bound.clock.at(history.began_at))
         .filter(|time| *time > 0 && ends_at != u64::MAX)
@@ -201,6 +197,14 @@ fn groups(classes: &[Class]) -> Vec<Vec<&Class>> {
     groups.dedup();
     let named = |group: Vec<usize>| group.into_iter().map(|number| &classes[number]).collect();
     groups.into_iter().map(named).collect()
+}
+
+/// Classes that are alike as one; `None`: they are not, or there is only one.
+fn joined(group: &[&Class]) -> Option<Class> {
+    let (first, others) = group.split_first()?;
+    let alike = others.iter().all(|other| other.is_like(first));
+    let join = |class: Class, other: &&Class| class.joined(other);
+    (alike && !others.is_empty()).then(|| others.iter().fold((*first).clone(), join))
 }
 
 impl Bound<'_> {

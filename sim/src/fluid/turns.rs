@@ -70,10 +70,10 @@ impl<'a> Turns<'a> {
         let extra_ns = self.extra_ns(route);
         let slice = f64::from(self.setup.limits.slice_bytes).min(self.class.block as f64);
         let of_batch = (self.class.batch * self.class.block) as f64 / slice;
-        // Those that are under way at a time, on all routes; earlier ones have arrived by then.
+        // Those that are in flight at a time, on all routes; earlier ones have arrived by then.
         let rate = self.levels.iter().map(|level| level.rate).sum::<f64>();
-        let under_way = rate * extra_ns / slice;
-        let of_one = harmonic(of_batch.min(under_way).ceil().max(1.0) as u64);
+        let in_flight = rate * extra_ns / slice;
+        let of_one = harmonic(of_batch.min(in_flight).ceil().max(1.0) as u64);
         let least_ns = base_ns as f64 + extra_ns;
         let at_once = count as f64 * least_ns / (least_ns + pause_ns as f64);
         let slices = self.class.batch * self.class.block.div_ceil(self.slice_bytes_max(route));

@@ -435,7 +435,8 @@ impl Growth {
         self.step = Step::Rest;
     }
 
-    /// The gain that is left where nothing says that it is needed: a sixteenth less, or half of what little there is.
+    /// The gain that is left where nothing says that it is needed: a sixteenth less than whole windows as planned, or half of
+    /// what is more than one where that is less than another.
     fn given_back(&self) -> u32 {
         match self.gain - UNIT {
             little @ ..UNIT => self.gain - little.div_ceil(2),
