@@ -199,27 +199,36 @@ impl<P: Chooser> Orchestrator<'_, P> {
 
     /// What is due for one peer at `now`; arms what is due later.
     pub(super) fn peer_timers(&mut self, now: Instant, peer: PeerId) {
-        let silence = self.config.peer_silence;
-        let Some(row) = self
-            .peers
-            .get(peer.index())
-            .filter(|row| row.known && !row.gone)
-        else {
+        let is_there = |row: &&Peer| row.known && !row.gone;
+        if self.peers.get(peer.index()).filter(is_there).is_none() {
             return;
-        };
-        if !row.silent {
-            let mut due = row.heard_at + silence;
-            // It is asked less often then. What comes to it meanwhile is still reported within its bound.
-            if due <= now && self.nothing_goes_to(peer) {
-                due = due + silence.min(self.config.fence_timeout.divided_by(2));
-            }
-            if due <= now {
-                self.went_silent(now, peer);
-            } else {
-                self.arm(due, Reason::Peer);
-            }
+        }
+        match self.silent_from(now, peer) {
+            Some(due) if due <= now => self.went_silent(now, peer),
+            Some(due) => self.arm(due, Reason::Peer),
+            None => {}
         }
         self.fail_stuck(now, peer);
+    }
+
+    /// When a peer counts as silent that does not yet, if nothing is heard of it until then.
+    fn silent_from(&self, now: Instant, peer: PeerId) -> Option<Instant> {
+        let silence = self.config.peer_silence;
+        let is_there = |row: &&Peer| row.known && !row.gone && !row.silent;
+        let row = self.peers.get(peer.index()).filter(is_there)?;
+        let due = row.heard_at + silence;
+        // It is asked less often then. What comes to it meanwhile is still reported within its bound.
+        match due <= now && self.nothing_goes_to(peer) {
+            true => Some(due + silence.min(self.config.fence_timeout.divided_by(2))),
+            false => Some(due),
+        }
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) would count a peer as silent at `now`. A runtime that hears peers on
+    /// another thread can have that one look first whether they have said something.
+    pub fn finds_silence(&self, now: Instant) -> bool {
+        let mut peers = (0..self.peers_used).map(|index| PeerId(index as u16));
+        peers.any(|peer| self.silent_from(now, peer).is_some_and(|due| due <= now))
     }
 
     /// Whether nothing goes to a peer or waits for it, of this worker or another one.

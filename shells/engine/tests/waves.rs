@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail::{Access, Config, Engine, Op, Request, SegmentId, Status};
+use polyrail::{Access, Config, Engine, Op, OpenTerms, Request, SegmentId, Status};
 
 const PROCESSES: usize = 4;
 const BYTES: u64 = 4096;
@@ -42,7 +42,7 @@ fn config_of_initiator(name: &str) -> Config {
     config
 }
 
-fn write(engine: &Engine, local: SegmentId, remote: SegmentId) -> Status {
+fn write(engine: &Engine, local: SegmentId, remote: SegmentId) {
     let request = Request {
         op: Op::Write,
         local,
@@ -52,7 +52,8 @@ fn write(engine: &Engine, local: SegmentId, remote: SegmentId) -> Status {
         length: BYTES,
     };
     let batch = engine.submit(&[request]).expect("there is room");
-    batch.wait(Duration::from_secs(30)).expect("it ends").status
+    let ended = batch.wait(Duration::from_secs(30)).expect("it ends");
+    assert_eq!(ended.status, Status::Completed, "{:?}", batch.report(0));
 }
 
 /// Starts an engine that has written something.
@@ -62,19 +63,15 @@ fn comes_in(index: usize, address: &str) -> Engine {
     let local = engine
         .allocate("here", BYTES, Access::Local)
         .expect("memory");
-    let start = Instant::now();
-    let remote = loop {
-        match engine.open_segment(address) {
-            Ok(remote) => break remote,
-            // This machine has all of the wave to start, which may take it longer than an engine waits for an answer.
-            Err(error) => {
-                let text = error.to_string();
-                let is_late = text.contains("within") || text.contains("timed out");
-                assert!(is_late && start.elapsed() < IN_MAX, "{text}");
-            }
-        }
+    // This machine has all of the wave to start, which may take longer than an engine waits for an answer, or a target for a sign
+    // of life.
+    let terms = OpenTerms {
+        within: Some(IN_MAX),
+        ..OpenTerms::default()
     };
-    assert_eq!(write(&engine, local, remote), Status::Completed);
+    let remote = engine.open_segment_with(address, &terms);
+    let remote = remote.unwrap_or_else(|error| panic!("{error}"));
+    write(&engine, local, remote);
     engine
 }
 
@@ -170,7 +167,7 @@ fn a_wave_that_is_killed_and_comes_again_is_in_at_once() {
     thread::scope(|scope| {
         let fair = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                assert_eq!(write(&fair, local, remote), Status::Completed);
+                write(&fair, local, remote);
                 written.fetch_add(1, Ordering::Relaxed);
             }
         });

@@ -236,6 +236,11 @@ impl<'a> Recorded<'a> {
     }
 
     /// Only looks, so it is not written down.
+    pub fn finds_silence(&self, now: Instant) -> bool {
+        self.core.finds_silence(now)
+    }
+
+    /// Only looks, so it is not written down.
     pub fn backlog_bytes(&mut self) -> u64 {
         self.core.backlog_bytes()
     }

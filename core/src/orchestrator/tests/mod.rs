@@ -1107,6 +1107,28 @@ fn that_memory_here_is_free_is_told_before_there_is_proof_from_the_peer() {
 }
 
 #[test]
+fn that_a_peer_would_count_as_silent_can_be_seen_before_it_does() {
+    let mut world = World::new(Policy::Spray, 4);
+    world.submit(0, Op::Write, 1 << 29);
+    world.run(ms(20));
+    world.stopped = true;
+    let start = world.now;
+    world.run(start + Duration::from_millis(100));
+    // It has been heard at most half a second before.
+    let after = |ms: u64| start + Duration::from_millis(ms);
+    assert!(!world.core.finds_silence(after(699)));
+    assert!(world.core.finds_silence(after(1_201)));
+    world.core.handle_frame(after(101), PEER, &Frame::Alive);
+    assert!(!world.core.finds_silence(after(1_300)));
+    assert!(world.core.finds_silence(after(1_302)));
+    world.core.handle_timeout(after(1_302));
+    assert!(
+        !world.core.finds_silence(after(9_000)),
+        "it counts as silent"
+    );
+}
+
+#[test]
 fn a_stopped_peer_ends_in_indeterminate_writes_failed_reads_and_a_late_proof() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 29);

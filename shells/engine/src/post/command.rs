@@ -40,7 +40,7 @@ pub(crate) enum Command {
     Cancel(RowId),
     /// A request that was handed over to be staged has ended so.
     StagedEnded(RequestId, Report),
-    /// All has been handed in that peers have said while this process stood still.
+    /// All has been handed in that peers had said before that was asked for.
     CaughtUp,
     /// Another worker made room.
     Room,

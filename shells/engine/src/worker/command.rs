@@ -70,7 +70,7 @@ impl Loop<'_> {
             Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
             Command::ForgetPeer(lost) => self.lost.add(now, lost),
             Command::Cancel(row) => self.intake.ask(End::Cancel(row)),
-            Command::CaughtUp => self.catches_up_by = None,
+            Command::CaughtUp => self.catch_up.has_looked(),
             Command::Room => self.core.handle_wake(),
             Command::Lanes(question) => question.answer(self.lanes()),
             Command::ShutDown(at) => self.intake.ask(End::ShutDown(at)),

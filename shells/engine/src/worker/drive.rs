@@ -234,7 +234,7 @@ impl Loop<'_> {
 
     /// When there is something to do by itself.
     pub(super) fn due(&mut self) -> Option<Instant> {
-        let core = match self.catches_up_by {
+        let core = match self.catch_up.due() {
             None => self.core.poll_timeout().map(|(at, _)| at),
             by => by,
         };

@@ -23,7 +23,7 @@ use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::policies::{Policies, PolicyTables, TransportConfig};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
-use polyrail_core::time::{Duration, Instant};
+use polyrail_core::time::Duration;
 use polyrail_core::work::PostBatch;
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
@@ -34,6 +34,7 @@ use polyrail_transport::{Endpoint, Polled};
 use self::ending::Ending;
 use self::intake::Intake;
 use self::lost::LostPeers;
+use self::pause::CatchUp;
 use self::sleeper::Sleeper;
 use self::surroundings::{Steering, Surroundings};
 use self::wait_policy::WaitPolicy;
@@ -131,8 +132,7 @@ pub(crate) struct Loop<'a> {
     intake: Intake,
     lost: LostPeers,
     wait_policy: WaitPolicy,
-    /// When deadlines count again, after it has stood still, if the control thread does not say so before.
-    catches_up_by: Option<Instant>,
+    catch_up: CatchUp,
     disks: AttachedDisks,
     /// What goes on through slots.
     handover: Handover,
@@ -246,7 +246,7 @@ fn work(start: Start, mut memory: TableMemory, post: &Post, posts: &[Arc<Post>],
         intake: Intake::default(),
         lost: LostPeers::default(),
         wait_policy: WaitPolicy::new(clock.now()),
-        catches_up_by: None,
+        catch_up: CatchUp::new(clock.now()),
         disks: AttachedDisks::new(peer_silence),
         handover,
         ending: Ending::default(),
