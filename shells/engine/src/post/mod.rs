@@ -440,6 +440,9 @@ impl Post {
 
     /// Somebody looks at a batch that has not ended, and does not wait for it.
     pub(crate) fn look_after(&self) {
+        if self.waiters.may_wait_at_once() {
+            return;
+        }
         self.waiters.watched.store(true, Relaxed);
         if self.alarm.leased.load(Relaxed) {
             self.rouse();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use super::Post;
+use super::{AT_ONCE, Post};
 
 /// Of one worker.
 pub(crate) struct Waiters {
@@ -46,6 +46,19 @@ impl Waiters {
         std::time::Duration::from_nanos(self.nanos(at).saturating_sub(submitted))
     }
 
+    /// Somebody looks at a batch. Whether that is no sign that he does not wait for it: who submitted last waited at once the time
+    /// before, and has had no time for that yet.
+    pub(super) fn may_wait_at_once(&self) -> bool {
+        if !self.trusted.load(Relaxed) {
+            return false;
+        }
+        let may = self.since_submission(std::time::Instant::now()) <= AT_ONCE;
+        if !may {
+            self.trusted.store(false, Relaxed);
+        }
+        may
+    }
+
     fn nanos(&self, at: std::time::Instant) -> u64 {
         let since = at.saturating_duration_since(self.start);
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -85,5 +98,29 @@ impl<'a> Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.0.waiters.asking.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waited_at_once_is_expected_to_do_so_again_until_he_only_looks() {
+        let waiters = Waiters::new();
+        waiters.submitted();
+        assert!(!waiters.may_wait_at_once(), "nobody has waited yet");
+        waiters.trusted.store(true, Relaxed);
+        // As if it had been submitted a day from now: however slow this machine is, that is no longer ago than it may be.
+        waiters.submitted_at.store(86_400_000_000_000, Relaxed);
+        assert!(waiters.may_wait_at_once());
+        // And this was at the start.
+        waiters.submitted_at.store(0, Relaxed);
+        while waiters.start.elapsed() <= AT_ONCE {
+            std::hint::spin_loop();
+        }
+        assert!(!waiters.may_wait_at_once());
+        waiters.submitted_at.store(86_400_000_000_000, Relaxed);
+        assert!(!waiters.may_wait_at_once(), "he has only looked");
     }
 }
