@@ -103,24 +103,36 @@ impl Drop for Asking<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use polyrail_transport::clock::Clock;
+
     use super::*;
+    use crate::config::SendQueueConfig;
+    use crate::post::Pulse;
 
     #[test]
-    fn who_waited_at_once_is_expected_to_do_so_again_until_he_only_looks() {
-        let waiters = Waiters::new();
-        waiters.submitted();
-        assert!(!waiters.may_wait_at_once(), "nobody has waited yet");
+    fn a_look_behind_a_submission_calls_no_thread_if_the_program_waits_at_once() {
+        let pulse = Pulse::new(Some(0), Clock::start());
+        let post = Post::new(&SendQueueConfig::default(), pulse, Arc::default()).unwrap();
+        let waiters = &post.waiters;
+        let calls = || {
+            waiters.watched.store(false, Relaxed);
+            post.look_after();
+            waiters.watched.load(Relaxed)
+        };
+        // As if it had been submitted a day from now: however slow this machine is, that is not long ago.
+        let just_now = || waiters.submitted_at.store(86_400_000_000_000, Relaxed);
+        just_now();
+        assert!(calls(), "nobody has waited yet");
         waiters.trusted.store(true, Relaxed);
-        // As if it had been submitted a day from now: however slow this machine is, that is no longer ago than it may be.
-        waiters.submitted_at.store(86_400_000_000_000, Relaxed);
-        assert!(waiters.may_wait_at_once());
-        // And this was at the start.
+        assert!(!calls());
         waiters.submitted_at.store(0, Relaxed);
         while waiters.start.elapsed() <= AT_ONCE {
             std::hint::spin_loop();
         }
-        assert!(!waiters.may_wait_at_once());
-        waiters.submitted_at.store(86_400_000_000_000, Relaxed);
-        assert!(!waiters.may_wait_at_once(), "he has only looked");
+        assert!(calls(), "it could have waited by now");
+        just_now();
+        assert!(calls(), "it only looks");
     }
 }
