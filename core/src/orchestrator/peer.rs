@@ -106,8 +106,12 @@ impl Peer {
         link.is_queued()
     }
 
+    fn is_there(&self) -> bool {
+        self.known && !self.gone
+    }
+
     fn is_known(&self) -> bool {
-        self.known && !self.gone && !self.leaving
+        self.is_there() && !self.leaving
     }
 
     /// Whether slices may go to it.
@@ -199,8 +203,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
 
     /// What is due for one peer at `now`; arms what is due later.
     pub(super) fn peer_timers(&mut self, now: Instant, peer: PeerId) {
-        let is_there = |row: &&Peer| row.known && !row.gone;
-        if self.peers.get(peer.index()).filter(is_there).is_none() {
+        if !self.peers.get(peer.index()).is_some_and(Peer::is_there) {
             return;
         }
         match self.silent_from(now, peer) {
@@ -214,8 +217,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// When a peer counts as silent that does not yet, if nothing is heard of it until then.
     fn silent_from(&self, now: Instant, peer: PeerId) -> Option<Instant> {
         let silence = self.config.peer_silence;
-        let is_there = |row: &&Peer| row.known && !row.gone && !row.silent;
-        let row = self.peers.get(peer.index()).filter(is_there)?;
+        let row = self.peers.get(peer.index())?;
+        if !row.is_there() || row.silent {
+            return None;
+        }
         let due = row.heard_at + silence;
         // It is asked less often then. What comes to it meanwhile is still reported within its bound.
         match due <= now && self.nothing_goes_to(peer) {

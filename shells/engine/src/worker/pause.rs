@@ -7,8 +7,7 @@ use polyrail_core::time::{Duration, Instant};
 use super::Loop;
 use crate::post::Command;
 
-/// A worker that is so late for what is due has stood still, as in a process that was stopped. A control thread that has looked
-/// for what peers have said no longer ago than that has looked now.
+/// A worker that is so late for what is due has stood still, as in a process that was stopped.
 const LATE: Duration = Duration::from_millis(20);
 
 /// How long the control thread may take to hand in what was said meanwhile: as long as this thread was late, which the other
@@ -19,19 +18,15 @@ const CATCH_UP: (Duration, Duration) = (Duration::from_millis(200), Duration::fr
 /// thousand engines shared two.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// What is known of the control thread's last look for what peers have said.
-#[derive(Debug)]
-pub(super) struct CatchUp {
-    /// When deadlines count again, if it has been asked to look and has not said so before.
-    asked: Option<Asked>,
-    /// It has looked at this instant or later.
-    looked_at: Instant,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    at: Instant,
-    until: Instant,
+/// What the control thread was asked: to look for what peers have said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum CatchUp {
+    #[default]
+    Unasked,
+    /// Until it has looked, or to this instant, deadlines do not count.
+    Asked(Instant),
+    /// It has looked, and a peer that nothing was heard from is silent.
+    Looked,
 }
 
 /// Whether what is due may be done now.
@@ -45,22 +40,18 @@ enum Verdict {
 }
 
 impl CatchUp {
-    pub(super) fn new(now: Instant) -> Self {
-        Self {
-            asked: None,
-            looked_at: now,
-        }
-    }
-
     /// When deadlines count again, while the control thread is waited for.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.asked.map(|asked| asked.until)
+        match *self {
+            Self::Asked(until) => Some(until),
+            Self::Unasked | Self::Looked => None,
+        }
     }
 
     /// The control thread has looked since it was asked.
     pub(super) fn has_looked(&mut self) {
-        if let Some(asked) = self.asked.take() {
-            self.looked_at = asked.at;
+        if let Self::Asked(_) = self {
+            *self = Self::Looked;
         }
     }
 
@@ -71,22 +62,20 @@ impl CatchUp {
         late: Duration,
         finds_silence: impl FnOnce() -> bool,
     ) -> Verdict {
-        if let Some(asked) = self.asked {
-            if asked.until > now {
-                return Verdict::Wait;
+        let longest = match *self {
+            Self::Asked(until) if until > now => return Verdict::Wait,
+            Self::Unasked | Self::Looked if late > LATE => {
+                Some(late.max(CATCH_UP.0).min(CATCH_UP.1))
             }
-            self.asked = None;
-            return Verdict::Yes;
-        }
-        let longest = match late > LATE {
-            true => late.max(CATCH_UP.0).min(CATCH_UP.1),
-            // It is the other thread that may not have had a processor, for as long as nothing was heard.
-            false if now.since(self.looked_at) > LATE && finds_silence() => LOOK_MAX,
-            false => return Verdict::Yes,
+            // It is the other thread that may not have had a processor.
+            Self::Unasked if finds_silence() => Some(LOOK_MAX),
+            Self::Unasked | Self::Asked(_) | Self::Looked => None,
         };
-        let until = now + longest;
-        self.asked = Some(Asked { at: now, until });
-        Verdict::Ask
+        *self = longest.map_or(Self::Unasked, |longest| Self::Asked(now + longest));
+        match longest {
+            Some(_) => Verdict::Ask,
+            None => Verdict::Yes,
+        }
     }
 }
 
@@ -124,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_peer_counts_as_silent_only_when_the_control_thread_has_looked() {
-        let mut catch_up = CatchUp::new(at(0));
+        let mut catch_up = CatchUp::default();
         let punctual = Duration::ZERO;
         assert_eq!(catch_up.verdict(at(500), punctual, || false), Verdict::Yes);
         assert_eq!(catch_up.verdict(at(2000), punctual, || true), Verdict::Ask);
@@ -139,8 +128,23 @@ mod tests {
     }
 
     #[test]
+    fn a_control_thread_that_takes_long_to_look_is_asked_once() {
+        // It was asked again and again, and as often as it took longer than 20 ms no peer ever counted as silent.
+        for took in [1, 19, 21, 500, 1_999] {
+            let mut catch_up = CatchUp::default();
+            assert_eq!(catch_up.verdict(at(2000), ms(0), || true), Verdict::Ask);
+            catch_up.has_looked();
+            let verdict = catch_up.verdict(at(2000 + took), ms(0), || true);
+            assert_eq!(verdict, Verdict::Yes, "{took} ms");
+        }
+        // It stood still behind that, and what was said meanwhile goes first.
+        let mut catch_up = CatchUp::Looked;
+        assert_eq!(catch_up.verdict(at(9000), ms(21), || true), Verdict::Ask);
+    }
+
+    #[test]
     fn a_control_thread_that_does_not_look_is_not_waited_for_without_end() {
-        let mut catch_up = CatchUp::new(at(0));
+        let mut catch_up = CatchUp::default();
         let silent = || true;
         assert_eq!(catch_up.verdict(at(2000), ms(0), silent), Verdict::Ask);
         assert_eq!(catch_up.verdict(at(3999), ms(0), silent), Verdict::Wait);
@@ -151,7 +155,7 @@ mod tests {
 
     #[test]
     fn after_a_pause_what_was_said_in_it_goes_first() {
-        let mut catch_up = CatchUp::new(at(0));
+        let mut catch_up = CatchUp::default();
         // (late for so long, waits so long at most)
         for (late, longest) in [(21, 200), (300, 300), (5000, 1000)] {
             let verdict = catch_up.verdict(at(9000), ms(late), || false);
