@@ -666,7 +666,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if bytes_max == 0 || !claims() {
             return false;
         }
-        let bytes = self.shared.rate_probe_bytes(rail).min(bytes_max);
+        let bytes = self.shared.rate_probe_bytes(now, rail).min(bytes_max);
         self.post_probe(now, rail, Load::RateProbe, bytes);
         true
     }

@@ -22,8 +22,18 @@ const KEPT_SPAN: Duration = Duration::from_millis(4);
 /// A look at an idle rail's speed takes about this long, and four base delays, if the rail is as slow as known.
 const RATE_PROBE_SPAN: Duration = Duration::from_micros(20);
 
-/// And is at least so large.
+/// Or, if that is longer, one part in so many of the time for which the rail has carried nothing, up to
+/// [`RATE_PROBE_SPAN_MAX`]: bytes that pass sooner than looks are seen do not tell a fast rail from a slow one.
+const RATE_PROBE_IDLE: u64 = 400;
+
+/// See [`RATE_PROBE_IDLE`].
+const RATE_PROBE_SPAN_MAX: Duration = Duration::from_millis(2);
+
+/// In any case it is of at least so many bytes.
 const RATE_PROBE_BYTES_MIN: u64 = 4 * 1024;
+
+/// Looks take at most one part in so many of a rail's time.
+const RATE_PROBE_REST: u64 = 200;
 
 /// Since when a worker has had bytes that no rail took. Rows are the caller's memory, one for each worker.
 #[derive(Debug)]
@@ -390,8 +400,14 @@ impl<'a> Shared<'a> {
 
     /// How much to send over an idle rail to see how fast it is: a slice, but less on a rail that seems slow, so
     /// that looking again soon costs it little. Still enough for the bytes to take longer than the delay.
-    pub(crate) fn rate_probe_bytes(&self, rail: RailId) -> u32 {
-        let span = RATE_PROBE_SPAN + self.delay_base(rail).times(4);
+    pub(crate) fn rate_probe_bytes(&self, now: Instant, rail: RailId) -> u32 {
+        let done = self
+            .rails
+            .get(rail.index())
+            .map_or(now, |row| Instant::from_nanos(row.done_at.load(Relaxed)));
+        let span_idle = now.since(done).divided_by(RATE_PROBE_IDLE);
+        let span = (RATE_PROBE_SPAN + self.delay_base(rail).times(4))
+            .max(span_idle.min(RATE_PROBE_SPAN_MAX));
         let bytes = self.rate(rail).bytes_in(span).max(RATE_PROBE_BYTES_MIN);
         u32::try_from(bytes)
             .unwrap_or(u32::MAX)
@@ -405,7 +421,7 @@ impl<'a> Shared<'a> {
         let Some(row) = self.rails.get(rail.index()) else {
             return false;
         };
-        let bytes = u64::from(self.rate_probe_bytes(rail));
+        let bytes = u64::from(self.rate_probe_bytes(now, rail));
         let cost = row.speed.rate().time_for(bytes);
         let done = Instant::from_nanos(row.done_at.load(Relaxed));
         // Read once: who claims must have found due what it replaces.
@@ -414,7 +430,7 @@ impl<'a> Shared<'a> {
         // The first look is not put off by what was only told.
         let rest = match before {
             0 => interval,
-            _ => interval.max(cost.times(200)),
+            _ => interval.max(cost.times(RATE_PROBE_REST)),
         };
         let due = (done + interval).max(probed + rest);
         due <= now

@@ -6,6 +6,7 @@ use crate::sync::AtomicU64;
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 use core::sync::atomic::Ordering::Relaxed;
+use quickcheck::quickcheck;
 
 #[test]
 fn a_slice_waits_for_what_living_processes_have_in_flight() {
@@ -211,6 +212,52 @@ fn looks_take_a_small_part_of_a_rails_time_but_the_first_one_is_not_put_off() {
     // 4 KiB take 4.1 ms.
     let looks: [_; 4] = core::array::from_fn(|_| looks.next());
     assert_eq!(looks, [Some(5), Some(825), Some(1_645), None]);
+}
+
+quickcheck! {
+    /// A rail that had been slow was left alone for good where looks were seen half a millisecond late, as they are while
+    /// a worker copies: 4 KiB in that time are 8 MB/s, whatever the rail makes.
+    fn a_rail_that_is_fast_again_is_found_however_late_looks_are_seen(slow: u8, fast: u8, late_us: u16) -> bool {
+        const RAIL: RailId = RailId(0);
+        const SLICE: u64 = 65_536;
+        let (rows, devices) = ([Rail::EMPTY], [Device::EMPTY]);
+        let shared = Shared::new(&rows, &devices, &[], SLICE as u32);
+        let slow = Rate::from_bytes_per_sec(1_000_000 * (1 + u64::from(slow) / 4));
+        let fast = Rate::from_bytes_per_sec(100_000_000 * (10 + u64::from(fast)));
+        let late = Duration::from_micros(u64::from(late_us % 1_500));
+        let config = RailConfig {
+            peer: PeerId(0),
+            device: DeviceId(0),
+            estimate: EstimateConfig {
+                rate_nominal: Rate::from_bytes_per_sec(1_250_000_000),
+                delay_base: Duration::from_micros(50),
+                tier: 0,
+                slice_span: Duration::ZERO,
+                batch_span: Duration::ZERO,
+            },
+        };
+        assert!(shared.install_rail(RAIL, config));
+        let mut now = Instant::ZERO;
+        for _ in 0..100 {
+            let posted_at = now;
+            now = posted_at + slow.time_for(SLICE);
+            let sample = Sample { posted_at, seen_at: now, ahead_bytes: 0, bytes: SLICE };
+            shared.handle_observation(RAIL, &Observation::new(sample));
+        }
+        assert!(shared.rate(RAIL).bytes_per_sec() < 2 * slow.bytes_per_sec());
+        // What a slice makes in the time in which it is seen; half of that, as looks raise the rate halfway.
+        let wanted = Rate::from_bytes_in(SLICE, late + fast.time_for(SLICE)).bytes_per_sec() / 2;
+        let start = now;
+        while now.since(start) < Duration::from_secs(10) && shared.rate(RAIL).bytes_per_sec() < wanted {
+            now = now + Duration::from_millis(1);
+            if shared.claim_rate_probe(now, RAIL, Duration::from_millis(5)) {
+                let bytes = u64::from(shared.rate_probe_bytes(now, RAIL));
+                now = now + late + fast.time_for(bytes);
+                shared.handle_rate_probe(now, RAIL, bytes, late + fast.time_for(bytes));
+            }
+        }
+        shared.rate(RAIL).bytes_per_sec() >= wanted
+    }
 }
 
 #[test]
