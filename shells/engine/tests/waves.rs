@@ -56,10 +56,11 @@ fn write(engine: &Engine, local: SegmentId, remote: SegmentId) {
     assert_eq!(ended.status, Status::Completed, "{:?}", batch.report(0));
 }
 
-/// Starts an engine that has written something.
-fn comes_in(index: usize, address: &str) -> Engine {
+/// Starts an engine that has written something, and says when it was there, had opened the segment, and had written.
+fn comes_in(index: usize, address: &str, start: Instant) -> (Engine, [Duration; 3]) {
     let engine =
         Engine::new(config_of_initiator(&format!("wave {index}"))).expect("an engine starts");
+    let is_there = start.elapsed();
     let local = engine
         .allocate("here", BYTES, Access::Local)
         .expect("memory");
@@ -71,19 +72,21 @@ fn comes_in(index: usize, address: &str) -> Engine {
     };
     let remote = engine.open_segment_with(address, &terms);
     let remote = remote.unwrap_or_else(|error| panic!("{error}"));
+    let has_opened = start.elapsed();
     write(&engine, local, remote);
-    engine
+    (engine, [is_there, has_opened, start.elapsed()])
 }
 
 /// A process of the wave: all of its engines come in, and stay until it is killed.
 fn child(address: &str) {
-    let start = Barrier::new(engines());
+    let start = Instant::now();
+    let together = Barrier::new(engines());
     let all: Vec<_> = thread::scope(|scope| {
         let comes = |index| {
-            let start = &start;
+            let together = &together;
             scope.spawn(move || {
-                start.wait();
-                comes_in(index, address)
+                together.wait();
+                comes_in(index, address, start)
             })
         };
         let threads: Vec<_> = (0..engines()).map(comes).collect();
@@ -92,7 +95,9 @@ fn child(address: &str) {
             .map(|thread| thread.join().expect("it comes in"))
             .collect()
     });
-    println!("\nin {}", all.len());
+    let last = |step: usize| all.iter().map(|(_, at)| at[step]).max().unwrap_or_default();
+    let steps = [0, 1, 2].map(last);
+    println!("\nin {}: there, opened, written {steps:.2?}", all.len());
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
@@ -131,8 +136,9 @@ fn wave(address: &str) -> (Children, Duration) {
     for child in &mut children.0 {
         let out = child.stdout.as_mut().expect("it is piped");
         let mut lines = BufReader::new(out).lines().map_while(Result::ok);
-        let said = format!("in {}", engines());
-        assert!(lines.any(|line| line == said), "one was not let in");
+        let said = format!("in {}: ", engines());
+        let line = lines.find(|line| line.starts_with(&said));
+        println!("{}", line.expect("one was not let in"));
     }
     (children, start.elapsed())
 }
