@@ -659,14 +659,14 @@ impl<P: Chooser> Orchestrator<'_, P> {
         bytes_max: u32,
     ) -> bool {
         let bytes_max = self.scratch_bytes(peer).min(bytes_max);
-        let claims = || {
-            self.shared
-                .claim_rate_probe(now, rail, self.config.idle_look)
-        };
-        if bytes_max == 0 || !claims() {
+        if bytes_max == 0 {
             return false;
         }
-        let bytes = self.shared.rate_probe_bytes(now, rail).min(bytes_max);
+        let interval = self.config.idle_look;
+        let Some(bytes) = self.shared.claim_rate_probe(now, rail, interval) else {
+            return false;
+        };
+        let bytes = bytes.min(bytes_max);
         self.post_probe(now, rail, Load::RateProbe, bytes);
         true
     }

@@ -23,7 +23,8 @@ const KEPT_SPAN: Duration = Duration::from_millis(4);
 const RATE_PROBE_SPAN: Duration = Duration::from_micros(20);
 
 /// Or, if that is longer, one part in so many of the time for which the rail has carried nothing, up to
-/// [`RATE_PROBE_SPAN_MAX`]: bytes that pass sooner than looks are seen do not tell a fast rail from a slow one.
+/// [`RATE_PROBE_SPAN_MAX`]: bytes that pass sooner than looks are seen do not tell a fast rail from a slow one. Looks that are
+/// seen later than that still do not.
 const RATE_PROBE_IDLE: u64 = 400;
 
 /// See [`RATE_PROBE_IDLE`].
@@ -398,32 +399,30 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// How much to send over an idle rail to see how fast it is: a slice, but less on a rail that seems slow, so
-    /// that looking again soon costs it little. Still enough for the bytes to take longer than the delay.
-    pub(crate) fn rate_probe_bytes(&self, now: Instant, rail: RailId) -> u32 {
-        let done = self
-            .rails
-            .get(rail.index())
-            .map_or(now, |row| Instant::from_nanos(row.done_at.load(Relaxed)));
-        let span_idle = now.since(done).divided_by(RATE_PROBE_IDLE);
-        let span = (RATE_PROBE_SPAN + self.delay_base(rail).times(4))
-            .max(span_idle.min(RATE_PROBE_SPAN_MAX));
-        let bytes = self.rate(rail).bytes_in(span).max(RATE_PROBE_BYTES_MIN);
+    /// How much to send over a rail that has carried nothing for so long, to see how fast it is: a slice, but less on one that
+    /// seems slow, so that looking again soon costs it little. Still enough for the bytes to take longer than the delay.
+    fn rate_probe_bytes(&self, row: &Rail, idle: Duration) -> u32 {
+        let span_idle = idle.divided_by(RATE_PROBE_IDLE).min(RATE_PROBE_SPAN_MAX);
+        let span = (RATE_PROBE_SPAN + row.speed.delay_base().times(4)).max(span_idle);
+        let bytes = row.speed.rate().bytes_in(span).max(RATE_PROBE_BYTES_MIN);
         u32::try_from(bytes)
             .unwrap_or(u32::MAX)
             .min(self.slice_bytes)
     }
 
     /// Claims a look at an idle rail's speed, if it is due: `interval` after its last completion, and after the
-    /// last look or longer, so that probes take at most one part in 200 of the rail's time. `true` for one
+    /// last look or longer, so that probes take at most one part in 200 of the rail's time. How much to send, for one
     /// worker only.
-    pub(crate) fn claim_rate_probe(&self, now: Instant, rail: RailId, interval: Duration) -> bool {
-        let Some(row) = self.rails.get(rail.index()) else {
-            return false;
-        };
-        let bytes = u64::from(self.rate_probe_bytes(now, rail));
-        let cost = row.speed.rate().time_for(bytes);
+    pub(crate) fn claim_rate_probe(
+        &self,
+        now: Instant,
+        rail: RailId,
+        interval: Duration,
+    ) -> Option<u32> {
+        let row = self.rails.get(rail.index())?;
         let done = Instant::from_nanos(row.done_at.load(Relaxed));
+        let bytes = self.rate_probe_bytes(row, now.since(done));
+        let cost = row.speed.rate().time_for(bytes.into());
         // Read once: who claims must have found due what it replaces.
         let before = row.probed_at.load(Relaxed);
         let probed = Instant::from_nanos(before);
@@ -433,11 +432,12 @@ impl<'a> Shared<'a> {
             _ => interval.max(cost.times(RATE_PROBE_REST)),
         };
         let due = (done + interval).max(probed + rest);
-        due <= now
+        let is_claimed = due <= now
             && row
                 .probed_at
                 .compare_exchange(before, now.as_nanos(), AcqRel, Relaxed)
-                .is_ok()
+                .is_ok();
+        is_claimed.then_some(bytes)
     }
 
     /// Says since when a worker has had bytes to post; `None`: it has none.
