@@ -25,11 +25,11 @@ use crate::sys::Way;
 use crate::wire::{Answer, Request};
 use crate::{WORK_BYTES_MAX, WORKS_MAX};
 
-/// Bytes of the longest copy to or from private memory by the descriptor of that, where the process's marks and cookie are good
-/// for longer ones: the kernel copies them twice, but touches nothing else.
+/// Bytes of the longest copy to or from private memory by the descriptor of that, where the process's mark and cookie are good for
+/// longer ones: the kernel copies them twice, but touches nothing else.
 const HELD_BYTES_MAX: u64 = 8 << 10;
 
-/// The same for writes where there are no marks: longer ones are faster by the target's thread, which has to be told of them.
+/// The same for writes where there is no mark: longer ones are faster by the target's thread, which has to be told of them.
 pub(crate) const UNMARKED_BYTES_MAX: u64 = 64 << 10;
 
 /// The initiator's segments.
@@ -133,7 +133,7 @@ pub(crate) struct Peer {
     process: Process,
     /// It can pull from this process.
     pulls: bool,
-    /// The kernel lets this process write to it by its number and its marks.
+    /// The kernel lets this process write to it by its number and its mark.
     is_pushed_to: bool,
     /// Its memory, opened, if it can be.
     memory: Option<OpenMemory>,

@@ -22,8 +22,8 @@
 //! **Invariant:** an offer that was withdrawn is never pulled, however long the target sleeps. Taking and
 //! withdrawing it are one compare-and-swap of the same word.
 //!
-//! **Invariant:** no byte is written to private memory that its owner was told to have back, nor to a process that has not what marks
-//! the right one.
+//! **Invariant:** no byte is written to private memory that its owner was told to have back, nor to a process that has not the
+//! right one's mark.
 //!
 //! **Invariant:** no memory of a peer is mapped that could become shorter, or whose pages could go away and not come back; and
 //! a mailbox has all of its pages for good before it is touched.

@@ -1,10 +1,11 @@
-//! Pages by which a call of the kernel finds out itself whether it is at the right process.
+//! A page by which a call of the kernel finds out itself whether it is at the right process.
 //!
 //! `process_vm_writev` takes a process by its number, which another one may have by then, finds its memory once, and writes to
-//! places in the order in which they are named, until one of them is not there. So whoever writes names first two places that
-//! only the right process has: pages at addresses drawn at random, where neither the kernel puts anything unless it is told to,
-//! nor the sanitizers' runtimes do, and which are not copied to forks. A stranger has nothing there, and so nothing is written.
-//! Whoever reads reads the process's cookie by the same call, which is on the first of these pages.
+//! places in the order in which they are named, until one of them is not there. So whoever writes names first a place that only
+//! the right process has: a page at an address drawn at random, where neither the kernel puts anything unless it is told to, nor
+//! the sanitizers' runtimes do, and which is not copied to forks. A stranger has nothing there, and so nothing is written. One
+//! that has must be an engine's process too, and have drawn the same of 2,952,790,016 pages (of 4 KiB).
+//! Whoever reads reads the process's cookie by the same call, which is on that page.
 //!
 //! # Safety
 //!
@@ -16,7 +17,7 @@ use std::ops::Range;
 
 use crate::wire::Cookie;
 
-/// Where marks are: far below what the kernel places from the top of the address space on, and far above programs and their
+/// Where they are: far below what the kernel places from the top of the address space on, and far above programs and their
 /// heaps.
 const RANGE: Range<u64> = 0x6500_0000_0000..0x7000_0000_0000;
 
@@ -26,14 +27,10 @@ const DRAWS_MAX: u32 = 4;
 /// Where on a page the mark is, which others write to: behind a cookie, and what they try themselves on.
 const MARK_AT: u64 = 64;
 
-/// Addresses of both marks of a process.
-pub(crate) type Marks = [u64; 2];
-
-/// The marks that a peer tells of, if they are such, and its cookie is on such a page.
-pub(crate) fn marks_of(cookie: &Cookie) -> Option<Marks> {
-    let marks = cookie.marks?;
-    let are_there = RANGE.contains(&cookie.address) && marks.iter().all(|at| RANGE.contains(at));
-    (are_there && marks[0] != marks[1]).then_some(marks)
+/// The mark of a process, if its cookie is on such a page.
+pub(crate) fn mark_of(cookie: &Cookie) -> Option<u64> {
+    let is_there = RANGE.contains(&cookie.address);
+    is_there.then_some(cookie.address + MARK_AT)
 }
 
 /// A page that is a mark, for others to write to.
@@ -89,11 +86,6 @@ impl Page {
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
-
-    /// Where others may write to find out whether it is there.
-    pub(crate) fn mark(&self) -> u64 {
-        self.address + MARK_AT
-    }
 }
 
 impl Drop for Page {
@@ -109,32 +101,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_two_pages_where_nothing_else_is() {
-        let (one, other) = (RANGE.start + 64, RANGE.end - 4032);
-        // (name, where the cookie is, marks, they are marks)
+    fn a_mark_is_where_nothing_else_is() {
+        // (name, where the cookie is, its mark)
         let cases = [
-            ("both", RANGE.start, Some([one, other]), true),
-            ("none", RANGE.start, None, false),
-            ("one twice", RANGE.start, Some([one, one]), false),
-            ("too high", RANGE.start, Some([one, RANGE.end]), false),
-            ("too low", RANGE.start, Some([RANGE.start - 1, one]), false),
-            ("a cookie that forks have", 4096, Some([one, other]), false),
+            ("first", RANGE.start, Some(RANGE.start + 64)),
+            ("last", RANGE.end - 4096, Some(RANGE.end - 4032)),
+            ("too high", RANGE.end, None),
+            ("too low", RANGE.start - 4096, None),
+            ("a cookie that forks have", 4096, None),
         ];
-        for (name, address, marks, are) in cases {
+        for (name, address, mark) in cases {
             let content = [0; 16];
-            let cookie = Cookie {
-                address,
-                content,
-                marks,
-            };
-            assert_eq!(marks_of(&cookie), marks.filter(|_| are), "{name}");
+            assert_eq!(mark_of(&Cookie { address, content }), mark, "{name}");
         }
-        let pages = [7, 8].map(|value| Page::new(&[value; 16]).unwrap());
-        let cookie = Cookie {
-            address: pages[0].address(),
-            content: [7; 16],
-            marks: Some(pages.each_ref().map(Page::mark)),
-        };
-        assert!(marks_of(&cookie).is_some());
+        let content = [7; 16];
+        let page = Page::new(&content).unwrap();
+        let address = page.address();
+        assert!(mark_of(&Cookie { address, content }).is_some());
     }
 }

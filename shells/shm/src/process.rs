@@ -11,7 +11,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::copy_threads::Task;
-use crate::mark::{Page, marks_of};
+use crate::mark::{Page, mark_of};
 use crate::sys::{Transfer, Way};
 use crate::wire::Cookie;
 
@@ -26,37 +26,51 @@ pub(crate) struct OwnCookie {
 /// Where they are.
 #[derive(Debug)]
 enum Bytes {
-    /// On the first of two pages that only this process has.
-    Marked([Page; 2]),
+    /// On a page that only this process has.
+    Marked(Page),
     /// Where forks of this process have them too.
     Plain(Box<[AtomicU8; 32]>),
+}
+
+impl Bytes {
+    fn plain(content: &[u8; 16]) -> Self {
+        let byte = |at| AtomicU8::new(*content.get(at).unwrap_or(&0));
+        Self::Plain(Box::new(std::array::from_fn(byte)))
+    }
 }
 
 impl OwnCookie {
     pub(crate) fn new() -> io::Result<Self> {
         let mut content = [0; 16];
         getrandom::fill(&mut content).map_err(|e| io::Error::other(e.to_string()))?;
-        let pages = Page::new(&content).and_then(|page| Ok([page, Page::new(&[0; 16])?]));
-        let there = pages.map(Bytes::Marked).unwrap_or_else(|error| {
+        let there = Page::new(&content).map(Bytes::Marked);
+        let there = there.unwrap_or_else(|error| {
             log::info!("shm: peers cannot tell this process from its forks at once: {error}");
-            let byte = |at| AtomicU8::new(*content.get(at).unwrap_or(&0));
-            Bytes::Plain(Box::new(std::array::from_fn(byte)))
+            Bytes::plain(&content)
         });
         Ok(Self { content, there })
+    }
+
+    /// As where the kernel gives no such page.
+    #[cfg(test)]
+    pub(crate) fn unmarked() -> Self {
+        let content = [7; 16];
+        Self {
+            content,
+            there: Bytes::plain(&content),
+        }
     }
 
     pub(crate) fn cookie(&self) -> Cookie {
         let content = self.content;
         match &self.there {
-            Bytes::Marked(pages) => Cookie {
-                address: pages[0].address(),
+            Bytes::Marked(page) => Cookie {
+                address: page.address(),
                 content,
-                marks: Some(pages.each_ref().map(Page::mark)),
             },
             Bytes::Plain(bytes) => Cookie {
                 address: bytes.as_ptr().addr() as u64,
                 content,
-                marks: None,
             },
         }
     }
@@ -137,13 +151,13 @@ impl Process {
 
     /// To this address of it and on, and to no other process. `None`: nothing marks it.
     pub(crate) fn way_to(&self, address: u64) -> Option<Way> {
-        let marks = marks_of(&self.cookie)?;
-        Some(Way::Push(self.pid, marks, address))
+        let mark = mark_of(&self.cookie)?;
+        Some(Way::Push(self.pid, mark, address))
     }
 
     /// Whether what has its cookie is the process itself, not a fork of it that has taken its number.
     pub(crate) fn is_marked(&self) -> bool {
-        marks_of(&self.cookie).is_some()
+        mark_of(&self.cookie).is_some()
     }
 
     /// Whether the kernel lets this process write to its memory.

@@ -12,7 +12,6 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 
 use crate::copy_threads::Task;
-use crate::mark::Marks;
 use crate::wire::Cookie;
 
 /// Bytes that are copied at a time. Of longer ranges C libraries keep the caches clear, which is slower here: either
@@ -23,7 +22,7 @@ const COPY_BYTES: usize = 512 << 10;
 const CALL_SPANS_MAX: usize = 256;
 
 /// The lists of one call, with room for what proves whose memory it is.
-type Ranges = heapless::Vec<libc::iovec, { CALL_SPANS_MAX + 2 }>;
+type Ranges = heapless::Vec<libc::iovec, { CALL_SPANS_MAX + 1 }>;
 
 /// Bytes that are copied in one go, among others of a [`Transfer`].
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +45,8 @@ pub(crate) enum Way {
     Store(*mut u8),
     /// From this address of a process, by its number.
     Pull(i32, Cookie, u64),
-    /// To this address of a process, by its number and its marks.
-    Push(i32, Marks, u64),
+    /// To this address of a process, by its number and its mark.
+    Push(i32, u64, u64),
     /// From this address of a process, by a descriptor of its memory.
     Read(RawFd, u64),
     /// To this address of a process, by a descriptor of its memory.
@@ -117,7 +116,7 @@ impl Way {
         unsafe {
             match self {
                 Self::Pull(pid, cookie, base) => pull(pid, &cookie, base, spans, range),
-                Self::Push(pid, marks, base) => push(pid, &marks, base, spans, range),
+                Self::Push(pid, mark, base) => push(pid, mark, base, spans, range),
                 Self::Load(_) | Self::Store(_) | Self::Read(..) | Self::Write(..) => match spans {
                     // Most often by far, and as short as a copy can be.
                     [span] if range == (0..span.bytes) => self.carry_one(span),
@@ -206,25 +205,25 @@ unsafe fn pull(
     })
 }
 
-/// Copies into another process's memory, if it has both marks: they are written to first, by the same call, which finds the
-/// memory once and goes no further than to the first place that is not there. For the rest see [`pull`].
+/// Copies into another process's memory, if it has the mark: that is written to first, by the same call, which finds the memory
+/// once and goes no further than to the first place that is not there. For the rest see [`pull`].
 ///
 /// # Safety
 ///
 /// The near ends are mapped.
 unsafe fn push(
     pid: i32,
-    marks: &Marks,
+    mark: u64,
     base: u64,
     spans: &[Span],
     range: Range<u64>,
 ) -> io::Result<()> {
     all(range, |left| {
-        let mut nothing = [0_u8; 2];
+        let mut nothing = 0_u8;
         let mut local = Ranges::new();
         let mut remote = Ranges::new();
-        let _ = local.push(near_range(nothing.as_mut_ptr(), nothing.len()));
-        let _ = remote.extend_from_slice(&marks.map(|mark| far_range(mark, 1)));
+        let _ = local.push(near_range(&raw mut nothing, 1));
+        let _ = remote.push(far_range(mark, 1));
         name(spans, left, base, &mut local, &mut remote);
         // SAFETY: the kernel only reads `local`, of which the caller promises what is behind the first one.
         let moved = unsafe {
@@ -237,7 +236,7 @@ unsafe fn push(
                 0,
             )
         };
-        behind(moved, nothing.len())
+        behind(moved, 1)
     })
 }
 
@@ -328,7 +327,7 @@ mod tests {
     use quickcheck::quickcheck;
 
     use super::*;
-    use crate::mark::marks_of;
+    use crate::mark::mark_of;
     use crate::process::OwnCookie;
 
     const BYTES: usize = 1 << 16;
@@ -359,7 +358,7 @@ mod tests {
     fn moves(blocks: &[(u8, u8, u8)], cut: (u16, u16)) {
         let own = OwnCookie::new().unwrap();
         let (pid, cookie) = (std::process::id() as i32, own.cookie());
-        let marks = marks_of(&cookie).unwrap();
+        let mark = mark_of(&cookie).unwrap();
         let source: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
         for way in 0..4 {
             let (mut here, mut there) = match way % 2 == 0 {
@@ -374,7 +373,7 @@ mod tests {
             let base = there.as_mut_ptr();
             let way = match way {
                 0 => Way::Pull(pid, cookie, base.expose_provenance() as u64),
-                1 => Way::Push(pid, marks, base.expose_provenance() as u64),
+                1 => Way::Push(pid, mark, base.expose_provenance() as u64),
                 2 => Way::Load(base),
                 _ => Way::Store(base),
             };
@@ -417,7 +416,7 @@ mod tests {
     fn what_lies_behind_a_place_that_is_not_there_is_not_moved() {
         let own = OwnCookie::new().unwrap();
         let (pid, cookie) = (std::process::id() as i32, own.cookie());
-        let marks = marks_of(&cookie).unwrap();
+        let mark = mark_of(&cookie).unwrap();
         let (mut here, mut there) = ([7_u8; 300], [0_u8; 300]);
         let base = there.as_mut_ptr().expose_provenance() as u64;
         let near = here.as_mut_ptr();
@@ -429,7 +428,7 @@ mod tests {
         };
         // The middle one is at address 0.
         let spans = [span(0, 0), span(1, 0_u64.wrapping_sub(base)), span(2, 200)];
-        let push = Transfer::Many(Way::Push(pid, marks, base), &raw const spans);
+        let push = Transfer::Many(Way::Push(pid, mark, base), &raw const spans);
         // SAFETY: both are as long; nothing is at the address, and nothing is written there.
         let error = unsafe { push.piece(0..300) }.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);

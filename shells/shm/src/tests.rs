@@ -896,6 +896,8 @@ struct Fake {
     listener: OwnedFd,
     name: Vec<u8>,
     cookie: OwnCookie,
+    /// As where the kernel gives no page for a mark.
+    unmarked: OwnCookie,
 }
 
 impl Fake {
@@ -907,15 +909,13 @@ impl Fake {
             listener: packets::listen_at(&name).unwrap(),
             name,
             cookie: OwnCookie::new().unwrap(),
+            unmarked: OwnCookie::unmarked(),
         }
     }
 
-    /// Without marks, so that what is long is offered to be pulled.
+    /// Without a mark, so that what is long is offered to be pulled.
     fn cookie(&self) -> Cookie {
-        Cookie {
-            marks: None,
-            ..self.cookie.cookie()
-        }
+        self.unmarked.cookie()
     }
 
     fn receive(socket: &OwnedFd) -> (Request, Option<OwnedFd>) {

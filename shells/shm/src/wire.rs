@@ -1,20 +1,18 @@
 //! What is said over a lane's socket. Each packet is one message, and may bring one descriptor.
 
-use crate::mark::Marks;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::ticket::{Nonce, Proof, Ticket};
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages and of the mailbox. Others are refused.
-pub(crate) const VERSION: u16 = 6;
+pub(crate) const VERSION: u16 = 7;
 
-/// Random bytes somewhere in a process: whoever reads them there reads the process that said so.
+/// Random bytes somewhere in a process: whoever reads them there reads the process that said so. Where they are on a page of
+/// their own, that [marks](crate::mark) the process as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Cookie {
     pub(crate) address: u64,
     pub(crate) content: [u8; 16],
-    /// What only that process has in its memory, if it could be had.
-    pub(crate) marks: Option<Marks>,
 }
 
 /// A lane, as its initiator names it.

@@ -16,7 +16,7 @@ use crate::mutate::Chance;
 use crate::wire::Member;
 
 /// The version of the messages, as `shells/shm/src/wire.rs` has it.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 /// Mailboxes of one attack.
 const MAILBOXES: usize = 8;
@@ -39,12 +39,6 @@ fn hello(chance: &mut Chance, member: &Member, challenge: Option<Nonce>) -> Vec<
     bytes.extend(member.session);
     number(chance.awkward(), &mut bytes);
     bytes.extend(chance.key());
-    let marks = chance.one_in(2);
-    bytes.push(marks.into());
-    if marks {
-        number(chance.awkward(), &mut bytes);
-        number(chance.awkward(), &mut bytes);
-    }
     let mut lane = None;
     if chance.one_in(8) {
         bytes.push(0);

@@ -7,7 +7,7 @@ use polyrail_transport::memory::LOANS_MAX;
 
 use super::*;
 
-/// As much goes by the descriptor of the target's memory, and as much by its marks.
+/// As much goes by the descriptor of the target's memory, and as much by its mark.
 const LENGTHS: [u32; 2] = [4096, 100_000];
 const BYTES: u32 = LENGTHS[1];
 const ALL: [Point; 4] = [Point::Outside, Point::Inside, Point::Written, Point::Left];

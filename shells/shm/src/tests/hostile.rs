@@ -222,7 +222,7 @@ fn an_address_that_overflows_is_the_kernels_to_refuse() {
 
 #[test]
 fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
-    // As it is with memory of a device: the target itself can write to it. Short, and long, and where there are no marks.
+    // As it is with memory of a device: the target itself can write to it. Short, and long, and where there is no mark.
     for (length, marked) in [(4096, true), (1 << 16, true), (1 << 16, false)] {
         let fake = Fake::new();
         let memory = region(1 << 20, Access::RemoteReadWrite, false);
@@ -272,7 +272,7 @@ fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
 
 #[test]
 fn a_target_that_may_not_pull_is_written_to_all_the_same() {
-    // As where the kernel lets processes into the memory of their children only. (it has marks, it is reached)
+    // As where the kernel lets processes into the memory of their children only. (it has a mark, it is reached)
     for (marked, reached) in [(true, true), (false, false)] {
         let fake = Fake::new();
         let own = ShmTransport::new(Arc::new(Table::default()), 1).unwrap();

@@ -11,7 +11,7 @@ use crate::copy_threads::Task;
 use crate::process::Process;
 use crate::stop::{self, Point};
 
-/// As much goes by the descriptor of the target's memory, and as much by its marks.
+/// As much goes by the descriptor of the target's memory, and as much by its mark.
 const SHORT: u32 = 4096;
 const BYTES: u32 = 1 << 20;
 /// What the stranger keeps in its memory.
