@@ -44,6 +44,13 @@ int main()
             return 1;
     }
 
+    std::fill(mine.begin(), mine.end(), 0x33);
+    polyrail_status status = POLYRAIL_NEW(polyrail_status);
+    if (polyrail::Batch going = prepared.post_or_finish(status))
+        status = going.wait(10s).value_or(status);
+    if (status.status != POLYRAIL_STATUS_COMPLETED || std::memcmp(offered.look().base, mine.data(), bytes) != 0)
+        return 1;
+
     try {
         engine.submit({polyrail::request(POLYRAIL_WRITE, local, 0, remote, bytes, 1)});
         return 1;

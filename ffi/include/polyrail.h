@@ -1640,6 +1640,17 @@ int32_t polyrail_prepared_post(polyrail_prepared prepared,
                                polyrail_error *error);
 
 /**
+ * The same, but makes no batch of what this thread has carried out by itself before this returns: up to `at_once_bytes` between
+ * memories of processes on this host, if nothing else is under way. `batch` is null then (its bits are 0) and needs not be freed.
+ * `status` says how it stands, as `polyrail_batch_status` would.
+ */
+int32_t polyrail_prepared_post_or_finish(polyrail_prepared prepared,
+                                         const polyrail_terms *terms_of_batch,
+                                         polyrail_batch *batch,
+                                         polyrail_status *status,
+                                         polyrail_error *error);
+
+/**
  * Frees a prepared transfer. What was posted goes on.
  */
 int32_t polyrail_prepared_free(polyrail_prepared prepared, polyrail_error *error);

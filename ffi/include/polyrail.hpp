@@ -175,6 +175,14 @@ class Prepared : public Owner<polyrail_prepared, polyrail_prepared_free> {
         call(polyrail_prepared_post, get(), terms, &batch);
         return Batch(batch);
     }
+
+    /* The same, but what has been carried out by the time that it returns has no batch: it is null then. */
+    Batch post_or_finish(polyrail_status &status, const polyrail_terms *terms = nullptr) const
+    {
+        polyrail_batch batch{};
+        call(polyrail_prepared_post_or_finish, get(), terms, &batch, &status);
+        return Batch(batch);
+    }
 };
 
 class Engine : public Owner<polyrail_engine, polyrail_engine_free> {

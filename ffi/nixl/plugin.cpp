@@ -59,8 +59,9 @@ struct Transfer : Request {
     }
 };
 
-// How a batch that has ended is said to NIXL, and why on standard error if it is not well.
-Status ended(polyrail_batch batch, const polyrail_status& status, const std::string& peer) {
+// How a batch that stands so is said to NIXL, and why on standard error if it has not ended well.
+Status said(polyrail_batch batch, const polyrail_status& status, const std::string& peer) {
+    if (status.status == POLYRAIL_STATUS_PENDING) return Status::IN_PROGRESS;
     if (status.status == POLYRAIL_STATUS_COMPLETED) return Status::SUCCESS;
     if (status.status == POLYRAIL_STATUS_CANCELLED) return Status::CANCELED;
     std::string why;
@@ -203,9 +204,8 @@ public:
         return guarded([&] {
             auto& transfer = *static_cast<Transfer*>(request);
             const std::lock_guard guard(transfer.lock);
-            auto status = POLYRAIL_NEW(polyrail_status);
-            if (transfer.batch.bits != 0 && polyrail_batch_status(transfer.batch, &status, nullptr) == POLYRAIL_OK &&
-                status.status == POLYRAIL_STATUS_PENDING)
+            if (transfer.batch.bits != 0 && transfer.status == Status::IN_PROGRESS &&
+                look(transfer, 0) == Status::IN_PROGRESS)
                 return Status::REPOST_ACTIVE;
             transfer.has_notification = terms != nullptr && terms->has_notification;
             transfer.parts = 0;
@@ -491,10 +491,11 @@ private:
             terms.notification = reinterpret_cast<const std::uint8_t*>(transfer.notification.data());
             terms.notification_length = transfer.notification.size();
         }
-        polyrail_batch_free(transfer.batch, nullptr);
+        if (transfer.batch.bits != 0) polyrail_batch_free(transfer.batch, nullptr);
         transfer.batch = {};
+        auto status = POLYRAIL_NEW(polyrail_status);
         Error error;
-        const int code = polyrail_prepared_post(transfer.prepared, &terms, &transfer.batch, &error);
+        const int code = polyrail_prepared_post_or_finish(transfer.prepared, &terms, &transfer.batch, &status, &error);
         // Too much is under way: nothing that NIXL's programs could do about it, so it is done here.
         transfer.waits = code == POLYRAIL_ERROR_FULL;
         if (transfer.waits) return transfer.status = Status::IN_PROGRESS;
@@ -505,20 +506,19 @@ private:
         polyrail_delivery delivery{};
         if (transfer.has_notification && polyrail_batch_delivery(transfer.batch, &delivery, nullptr) == POLYRAIL_OK)
             remember(transfer.peer, delivery);
-        return look(transfer, 0);
+        return judge(transfer, status);
     }
 
     Status look(Transfer& transfer, std::uint64_t patience) const {
         auto status = POLYRAIL_NEW(polyrail_status);
-        if (patience > 0) {
-            polyrail_batch_wait(transfer.batch, patience, &status, nullptr);
-        } else {
-            polyrail_batch_status(transfer.batch, &status, nullptr);
-        }
-        transfer.status = Status::IN_PROGRESS;
-        if (status.status == POLYRAIL_STATUS_PENDING) return transfer.status;
-        transfer.status = ended(transfer.batch, status, transfer.peer);
-        if (transfer.status != Status::SUCCESS) forget_parts(transfer);
+        patience > 0 ? polyrail_batch_wait(transfer.batch, patience, &status, nullptr)
+                     : polyrail_batch_status(transfer.batch, &status, nullptr);
+        return judge(transfer, status);
+    }
+
+    Status judge(Transfer& transfer, const polyrail_status& status) const {
+        transfer.status = said(transfer.batch, status, transfer.peer);
+        if (transfer.status != Status::SUCCESS && transfer.status != Status::IN_PROGRESS) forget_parts(transfer);
         return transfer.status;
     }
 

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use polyrail::PreparedTransfer;
+use polyrail::{Posted, PreparedTransfer};
 
-use crate::batch::{self, polyrail_batch};
+use crate::batch::{self, polyrail_batch, polyrail_status};
 use crate::engine::{self, polyrail_engine};
 use crate::failure::{guard, polyrail_error};
 use crate::handle::{Kind, Table};
+use crate::sized::{self, Structure};
 use crate::text;
 use crate::transfer::{polyrail_request, polyrail_terms, requests, terms};
 
@@ -63,6 +64,45 @@ pub unsafe extern "C" fn polyrail_prepared_post(
         let terms = unsafe { terms(terms_of_batch) }?;
         let mut transfer = transfer.lock().unwrap_or_else(PoisonError::into_inner);
         batch::add(transfer.post_with(&terms)?, batch)
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// The same, but makes no batch of what this thread has carried out by itself before this returns: up to `at_once_bytes` between
+/// memories of processes on this host, if nothing else is under way. `batch` is null then (its bits are 0) and needs not be freed.
+/// `status` says how it stands, as `polyrail_batch_status` would.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_prepared_post_or_finish(
+    prepared: polyrail_prepared,
+    terms_of_batch: *const polyrail_terms,
+    batch: *mut polyrail_batch,
+    status: *mut polyrail_status,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let transfer = PREPARED.get(prepared.bits)?;
+        // SAFETY: the contract of the crate.
+        let batch = unsafe { text::out("batch", batch) }?;
+        // SAFETY: the contract of the crate.
+        let terms = unsafe { terms(terms_of_batch) }?;
+        // What cannot be told is not begun.
+        // SAFETY: the contract of the crate.
+        unsafe { sized::write(status, polyrail_status::DEFAULT) }?;
+        let mut transfer = transfer.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = match transfer.post_or_finish(&terms)? {
+            Posted::Finished(report) => {
+                batch.bits = 0;
+                report
+            }
+            Posted::Going(going) => {
+                let report = going.status();
+                batch::add(going, batch)?;
+                report
+            }
+        };
+        // SAFETY: the contract of the crate.
+        unsafe { sized::write(status, polyrail_status::of(report)) }
     };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }

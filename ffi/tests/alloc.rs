@@ -143,6 +143,26 @@ fn a_post_allocates_nothing() {
         wait_and_free(batch);
     }
     assert_eq!(COUNT.get(), before);
+    // The same without a batch where there is nothing to wait for; here a batch that goes on each time.
+    let mut status = polyrail_status {
+        size: size_of::<polyrail_status>() as u32,
+        status: POLYRAIL_STATUS_PENDING,
+        requests: 0,
+        ended: 0,
+        failed: 0,
+        reserved: 0,
+        delivered_bytes: 0,
+    };
+    for _ in 0..20 {
+        // SAFETY: everything is this function's.
+        let code = unsafe {
+            let terms = null();
+            polyrail_prepared_post_or_finish(prepared, terms, &mut batch, &mut status, &mut said)
+        };
+        assert_eq!((code, status.requests as usize), (0, REQUESTS));
+        wait_and_free(batch);
+    }
+    assert_eq!(COUNT.get(), before);
     // SAFETY: as above.
     unsafe {
         assert_eq!(polyrail_prepared_free(prepared, error), 0);

@@ -209,6 +209,15 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     BAD(polyrail_submit(engine, two, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "the remote one was opened");
     polyrail_terms terms = POLYRAIL_NEW(polyrail_terms);
     two[0] = request(local, remote, 1);
+    /* What could not be told how it stands is not begun. */
+    polyrail_status told = POLYRAIL_NEW(polyrail_status);
+    GOOD(polyrail_prepare(engine, two, 1, &prepared, &error));
+    BAD(polyrail_prepared_post_or_finish(prepared, NULL, &batch, NULL, &error), POLYRAIL_ERROR_ARGUMENT, "null");
+    told.size = 2;
+    BAD(polyrail_prepared_post_or_finish(prepared, NULL, &batch, &told, &error), POLYRAIL_ERROR_ARGUMENT, "size");
+    TRUE(batch.bits == 0);
+    GOOD(polyrail_prepared_free(prepared, &error));
+    BAD(polyrail_prepared_post_or_finish(prepared, NULL, &batch, &told, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
     terms.priority = 3;
     BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "priority 3");
     terms.priority = POLYRAIL_PRIORITY_HIGH;

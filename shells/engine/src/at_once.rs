@@ -12,8 +12,8 @@ use polyrail_core::orchestrator::Request as CoreRequest;
 use polyrail_core::time::Instant;
 use polyrail_core::units::{BatchId, PlanId};
 
-use crate::batch::{Batch, Shared};
 use crate::engine::Engine;
+use crate::post::Post;
 use crate::request::{Request, Terms, check_request};
 use crate::segments::Pairs;
 
@@ -25,14 +25,13 @@ const LEAST_BYTES: u64 = 4096;
 const RUN_BYTES_MAX: u64 = 1 << 20;
 
 impl Engine {
-    /// Carries out a batch, all of it, which is then made by `make`. `None`: it is to be submitted as usual; if something is
-    /// wrong with it, that says what.
+    /// Carries out requests, all of them, and says whose worker would have. `None`: they are to be submitted as usual; if
+    /// something is wrong with them, that says what.
     pub(crate) fn carry_at_once(
         &self,
         requests: &[Request],
         terms: &Terms<'_>,
-        make: impl FnOnce() -> Arc<Shared>,
-    ) -> Option<Batch> {
+    ) -> Option<&Arc<Post>> {
         if !self.inner.plans.carries_at_once.load(Relaxed) {
             return None;
         }
@@ -60,7 +59,7 @@ impl Engine {
             });
             driven.carry_at_once(now, as_core_sees)
         });
-        (carried == Some(true)).then(|| Batch::new(make(), post.clone()))
+        (carried == Some(true)).then_some(post)
     }
 }
 
@@ -122,7 +121,11 @@ mod tests {
     use polyrail_transport::memory::{Access, Region};
     use quickcheck::quickcheck;
 
-    use crate::{Config, Hooks, Local, Remote, SegmentId, Status, SubmitError};
+    use crate::batch::{Batch, Shared};
+    use crate::{
+        Blocks, Config, Hooks, Local, PagedRequest, Places, Posted, Remote, SegmentId, Status,
+        SubmitError,
+    };
 
     /// Longer than anything here takes; only a failing test waits for it.
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -199,8 +202,9 @@ mod tests {
         }
 
         fn try_carry(&self, requests: &[Request], terms: &Terms<'_>) -> Option<Batch> {
-            let make = || Arc::new(Shared::carried(requests, None));
-            self.engine.carry_at_once(requests, terms, make)
+            let post = self.engine.carry_at_once(requests, terms)?;
+            let carried = Shared::carried(requests, None);
+            Some(Batch::new(Arc::new(carried), post.clone()))
         }
 
         /// Once the worker's thread sleeps.
@@ -336,6 +340,67 @@ mod tests {
                 .all(|batch| batch.status().delivered_bytes == 4146)
         );
         drop(transfer);
+        pair.engine.unregister(pair.local).unwrap();
+    }
+
+    #[test]
+    fn a_post_that_is_finished_at_once_has_no_batch_and_says_the_same() {
+        let pair = Pair::new(config("initiator"));
+        let rows = |segment| Blocks {
+            segment,
+            base: 0,
+            stride: 100,
+            places: Places::Rows(3),
+        };
+        let paged = PagedRequest {
+            op: Op::Write,
+            local: rows(pair.local),
+            remote: rows(pair.remote),
+            length: 50,
+        };
+        let requests = [pair.write(0, 4096), pair.write(4100, 50)];
+        let engine = &pair.engine;
+        // (transfer, its requests, its bytes, where its first and its last byte are)
+        let transfers = [
+            (
+                engine.prepare_transfer(&requests).unwrap(),
+                2,
+                4146,
+                (0, 4149),
+            ),
+            (engine.prepare_paged(&[paged]).unwrap(), 1, 150, (0, 249)),
+        ];
+        for (mut transfer, requests, delivered, (first, last)) in transfers {
+            let (mut finished, mut seed) = (0, 0);
+            let until = StdInstant::now() + PATIENCE;
+            while finished < 20 {
+                assert!(StdInstant::now() < until, "it is not carried out at once");
+                seed = (seed + 1) % 251;
+                fill(&pair.here, seed);
+                let report = match transfer.post_or_finish(&Terms::default()).unwrap() {
+                    Posted::Finished(report) => {
+                        finished += 1;
+                        report
+                    }
+                    Posted::Going(batch) => batch.wait(PATIENCE).unwrap(),
+                };
+                let there = bytes(&pair.there);
+                assert_eq!((there[first], there[last]), (seed, seed));
+                assert_eq!((report.status, report.failed), (Status::Completed, 0));
+                assert_eq!((report.requests, report.ended), (requests, requests));
+                assert_eq!(report.delivered_bytes, delivered);
+            }
+            // With a deadline it is the worker's.
+            let terms = Terms {
+                deadline: Some(PATIENCE),
+                ..Terms::default()
+            };
+            let posted = transfer.post_or_finish(&terms).unwrap();
+            let Posted::Going(batch) = posted else {
+                panic!("{posted:?}")
+            };
+            assert_eq!(batch.wait(PATIENCE).unwrap().delivered_bytes, delivered);
+        }
         pair.engine.unregister(pair.local).unwrap();
     }
 

@@ -249,7 +249,7 @@
 //! # let engine = Engine::new(Config::named("initiator"))?;
 //! # let local = engine.allocate("here", 1 << 20, Access::Local)?;
 //! # let remote = engine.open_segment(&format!("{}/mem", target.listening().unwrap()))?;
-//! use polyrail::{Blocks, PagedRequest, Places, Terms};
+//! use polyrail::{Blocks, PagedRequest, Places, Posted, Terms};
 //!
 //! // Pages 3, 1 and 2 of 4 KiB here to rows 0, 1 and 2 there, which lie 64 KiB apart.
 //! let pages = PagedRequest {
@@ -265,6 +265,12 @@
 //! }
 //! let terms = Terms { deadline: Some(Duration::from_secs(1)), ..Terms::default() };
 //! prepared.post_with(&terms)?.wait(Duration::from_secs(5))?;
+//! // Where a block is small, what has been moved by the time that this returns needs no batch.
+//! let ended = match prepared.post_or_finish(&Terms::default())? {
+//!     Posted::Finished(status) => status,
+//!     Posted::Going(batch) => batch.wait(Duration::from_secs(5))?,
+//! };
+//! assert_eq!(ended.delivered_bytes, 3 * 4096);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -232,7 +232,7 @@ pub use paged::{Blocks, PagedRequest, Places};
 pub use parcel::NOTIFICATION_BYTES_MAX;
 pub use peers::{PeerEvent, PeerEvents, PeerState, PeerStatus};
 pub use polyrail_core::orchestrator::LaneState;
-pub use prepared::PreparedTransfer;
+pub use prepared::{Posted, PreparedTransfer};
 pub use reload::RELOADED;
 pub use request::{Request, Terms};
 pub use security::keygen;

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use polyrail_core::batch::BatchReport;
+use polyrail_core::report::Status;
 use polyrail_core::units::PlanId;
 
 use crate::batch::{Batch, Shared};
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::post::{List, Order, Submission};
+use crate::post::{List, Order, Post, Submission};
 use crate::request::{Prepared, Request, Terms, check_size};
 use crate::segments::{Holds, SegmentId};
 use crate::standing::said_of;
@@ -42,6 +44,22 @@ pub struct PreparedTransfer {
     way: Way,
     /// Batches of earlier posts, the oldest first. One that nobody else knows any more is used again.
     spares: VecDeque<Arc<Shared>>,
+}
+
+/// How a post stands when it returns: see [`PreparedTransfer::post_or_finish`].
+#[derive(Debug)]
+pub enum Posted {
+    /// All of it has been moved: there is nothing to wait for.
+    Finished(BatchReport),
+    /// It goes on, or has ended by now.
+    Going(Batch),
+}
+
+/// What became of a post.
+enum Gone {
+    /// This thread has carried it out, with the drive lock of that worker.
+    AtOnce(Arc<Post>),
+    ToWorker(Batch),
 }
 
 /// Requests as the program named them, some of whose segments stand.
@@ -198,6 +216,34 @@ impl PreparedTransfer {
     ///
     /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
     pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
+        Ok(match self.post_anyhow(terms)? {
+            Gone::ToWorker(batch) => batch,
+            Gone::AtOnce(post) => self.carried(post),
+        })
+    }
+
+    /// The same, but makes no batch of what this thread has carried out by itself before this returns (see [`Engine::submit`]):
+    /// less to do, which is felt where a block is small.
+    ///
+    /// Example: [guide](crate::guide#the-same-transfer-again-and-again).
+    pub fn post_or_finish(&mut self, terms: &Terms<'_>) -> Result<Posted, SubmitError> {
+        Ok(match self.post_anyhow(terms)? {
+            Gone::ToWorker(batch) => Posted::Going(batch),
+            Gone::AtOnce(_) => {
+                let firsts = self.firsts.as_ref();
+                let requests = firsts.map_or(self.requests.len(), |firsts| firsts.len()) as u32;
+                Posted::Finished(BatchReport {
+                    status: Status::Completed,
+                    requests,
+                    ended: requests,
+                    failed: 0,
+                    delivered_bytes: self.requests.iter().map(|request| request.length).sum(),
+                })
+            }
+        })
+    }
+
+    fn post_anyhow(&mut self, terms: &Terms<'_>) -> Result<Gone, SubmitError> {
         let Some(Named { requests, ends }) = &self.named else {
             return self.post_bound(terms);
         };
@@ -220,7 +266,7 @@ impl PreparedTransfer {
         })
     }
 
-    fn post_bound(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
+    fn post_bound(&mut self, terms: &Terms<'_>) -> Result<Gone, SubmitError> {
         let claim = self.engine.claim(&self.requests, self.firsts.as_deref())?;
         let engine = &self.engine;
         if !engine.inner.is_ours() {
@@ -230,24 +276,16 @@ impl PreparedTransfer {
             return Err(SubmitError::ShutDown);
         }
         let Way::Direct { submissions, pairs } = &mut self.way else {
-            return engine.submit_pieces(&self.requests, self.firsts.as_ref(), claim, terms);
+            let (pieces, firsts) = (&self.requests, self.firsts.as_ref());
+            let posted = engine.submit_pieces(pieces, firsts, claim, terms);
+            return posted.map(Gone::ToWorker);
         };
         let notification = engine.outgoing(&self.requests, terms)?;
         let sight = engine.sight(&self.requests, self.firsts.as_deref(), terms);
-        let mut spare = unused(&mut self.spares);
-        let carried = engine.carry_at_once(&self.requests, terms, || {
-            let Some(mut batch) = spare.take() else {
-                return Arc::new(Shared::carried(&self.requests, self.firsts.as_deref()));
-            };
-            if let Some(batch) = Arc::get_mut(&mut batch) {
-                batch.carried_again(&self.requests, self.firsts.as_deref());
-            }
-            batch
-        });
-        if let Some(batch) = carried {
-            self.keep(&batch);
-            return Ok(batch);
+        if let Some(post) = engine.carry_at_once(&self.requests, terms) {
+            return Ok(Gone::AtOnce(post.clone()));
         }
+        let mut spare = unused(&mut self.spares);
         let held = hold(engine, &self.requests, submissions, pairs, spare.as_deref());
         let mut held = match held {
             Ok(held) => held,
@@ -279,7 +317,24 @@ impl PreparedTransfer {
                 self.spares.extend(spare);
             }
         }
-        posted
+        posted.map(Gone::ToWorker)
+    }
+
+    /// The batch of a post that was carried out at once.
+    fn carried(&mut self, post: Arc<Post>) -> Batch {
+        let firsts = self.firsts.as_deref();
+        let shared = match unused(&mut self.spares) {
+            Some(mut spare) => {
+                if let Some(again) = Arc::get_mut(&mut spare) {
+                    again.carried_again(&self.requests, firsts);
+                }
+                spare
+            }
+            None => Arc::new(Shared::carried(&self.requests, firsts)),
+        };
+        let batch = Batch::new(shared, post);
+        self.keep(&batch);
+        batch
     }
 
     /// A batch is to be used again once nobody else knows it.

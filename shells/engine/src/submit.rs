@@ -108,9 +108,9 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         check_size(pieces)?;
-        let carried = || BatchShared::carried(pieces, firsts.map(|firsts| &firsts[..]));
-        if let Some(batch) = self.carry_at_once(pieces, terms, || Arc::new(carried())) {
-            return Ok(batch);
+        if let Some(post) = self.carry_at_once(pieces, terms) {
+            let carried = BatchShared::carried(pieces, firsts.map(|firsts| &firsts[..]));
+            return Ok(Batch::new(Arc::new(carried), post.clone()));
         }
         let sight = self.sight(pieces, firsts.map(|firsts| &firsts[..]), terms);
         let prepared = self.prepare(pieces)?;
