@@ -1,5 +1,6 @@
 //! Memory for tables of many rows: one range of large pages, so that to fill it takes few page faults. With pages of the usual size
-//! most of what it took to start an engine were page faults of tables.
+//! most of what it took to start an engine were page faults of tables. Tables that are smaller than a large page in all take no
+//! such page: it would be cleared for them as a whole.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -27,6 +28,12 @@ pub(crate) const fn bytes_of<T>(rows: usize) -> usize {
 impl TableMemory {
     /// With room for tables of so many bytes in all.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
+        if bytes < LARGE_PAGE {
+            return Ok(Self {
+                taken: 0,
+                mapping: Arc::new(Mapping::private(bytes as u64)?),
+            });
+        }
         let mapping = Mapping::private((bytes + LARGE_PAGE) as u64)?;
         let base = mapping.base().as_ptr() as usize;
         Ok(Self {
@@ -115,6 +122,17 @@ mod tests {
         assert_eq!(Arc::strong_count(&alive), 5);
         drop((bytes, shared));
         assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn small_tables_take_no_large_page_and_others_begin_at_one() {
+        for (bytes, is_large) in [(1, false), (LARGE_PAGE - 1, false), (LARGE_PAGE, true)] {
+            let mut memory = TableMemory::new(bytes).unwrap();
+            let has_one = memory.mapping.bytes() >= LARGE_PAGE as u64;
+            assert_eq!(has_one, is_large, "{bytes}");
+            let first = memory.rows(1, || 0_u8).first.as_ptr() as usize;
+            assert!(!is_large || first.is_multiple_of(LARGE_PAGE), "{bytes}");
+        }
     }
 
     #[test]
