@@ -235,7 +235,8 @@ impl Batch {
     }
 
     /// How its `index`-th request stands; `None`: it has fewer. An `Indeterminate` one is brought up to date
-    /// when proof comes later, unless 16,384 newer batches needed its place: `local` and `remote` say what is
+    /// when proof comes later, unless newer batches needed its place, of which there can be a little more than
+    /// [`limits.requests`](crate::LimitsConfig::requests): `local` and `remote` say what is
     /// known now. [`Self::wait_released`] waits for that.
     ///
     /// Example: [guide](crate::guide#batches).

@@ -393,7 +393,7 @@ mod tests {
     use quickcheck::quickcheck;
 
     use super::*;
-    use crate::config::SendQueueConfig;
+    use crate::config::{LimitsConfig, SendQueueConfig};
     use crate::post::{Due, List, Pulse, Submission};
     use crate::segments::Holds;
 
@@ -402,7 +402,13 @@ mod tests {
 
     fn post() -> Post {
         let pulse = Pulse::new(Some(0), Clock::start());
-        Post::new(&SendQueueConfig::default(), pulse, Arc::default()).unwrap()
+        Post::new(
+            LimitsConfig::REQUESTS,
+            &SendQueueConfig::default(),
+            pulse,
+            Arc::default(),
+        )
+        .unwrap()
     }
 
     fn submission(line: u32) -> Submission {

@@ -94,8 +94,8 @@
 //!
 //! # Limits
 //!
-//! A batch has up to 1,000,000 requests or blocks, and a worker 16,384 requests under way. A notification has up to
-//! [`NOTIFICATION_BYTES_MAX`] bytes. [`LimitsConfig`] has what can be configured.
+//! A batch has up to 1,000,000 requests or blocks, and a worker 16,384 requests under way by default. A notification has
+//! up to [`NOTIFICATION_BYTES_MAX`] bytes. [`LimitsConfig`] has what can be configured.
 //!
 //! # Features
 //!

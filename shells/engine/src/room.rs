@@ -11,7 +11,7 @@ use polyrail_core::send_queue::credit::{CreditLimits, Credits, Grant, Refused, R
 use polyrail_core::time::Instant;
 use polyrail_transport::clock::Clock;
 
-use crate::config::SendQueueConfig;
+use crate::config::{LimitsConfig, SendQueueConfig};
 use crate::lock::lock;
 use crate::post::{Post, Pulse};
 use crate::stats::{Backlog, WorkerLoad};
@@ -19,6 +19,14 @@ use crate::wakers::WakerThread;
 
 /// So long nobody has to wait before it is said that submissions are taken again: at most two lines a second.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// How much of room for so many requests is free when who waits goes on: the part that is configured. With the number itself
+/// little room would have to be empty, and a large batch, which keeps a quarter to its end, would hold up all who wait.
+fn watermark(requests: u16, config: &SendQueueConfig) -> u16 {
+    let configured = usize::from(config.admission_resume_watermark_works);
+    let part = configured * usize::from(requests) / LimitsConfig::REQUESTS;
+    part.min(requests.into()) as u16
+}
 
 /// The room of one worker.
 pub(crate) struct Room {
@@ -77,7 +85,7 @@ impl Room {
     ) -> Self {
         let limits = CreditLimits {
             max_works: requests,
-            resume_watermark_works: config.admission_resume_watermark_works,
+            resume_watermark_works: watermark(requests, config),
         };
         Self {
             credits: Credits::new(limits),
@@ -224,7 +232,10 @@ impl Room {
         });
         self.is_holding.store(true, Relaxed);
         drop(holding);
-        log::warn!("submissions are held back: {}", self.load());
+        log::warn!(
+            "submissions are held back: {} (limits/requests)",
+            self.load()
+        );
     }
 
     /// Somebody has waited.
@@ -370,6 +381,28 @@ mod tests {
             waits.join().unwrap().unwrap();
         });
         assert!(room.is_free());
+    }
+
+    #[test]
+    fn who_waits_goes_on_at_the_same_part_of_any_room() {
+        // (requests, configured, of that room)
+        let cases = [
+            (16_384, 2_048, 2_048),
+            (16_384, 16_384, 16_384),
+            (64, 2_048, 8),
+            (256, 16_384, 256),
+            (32_704, 2_048, 4_088),
+            (64, 100, 0),
+            (64, u16::MAX, 64),
+        ];
+        for (requests, configured, expected) in cases {
+            let config = SendQueueConfig {
+                admission_resume_watermark_works: configured,
+                ..SendQueueConfig::default()
+            };
+            let name = format!("{configured} of {requests}");
+            assert_eq!(watermark(requests, &config), expected, "{name}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::batch::Shared;
-use crate::post::{BATCH_MAX, BATCHES_MAX};
+use crate::post::BATCH_MAX;
 
 /// Names a batch to its worker. A row that is used again has a new generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -18,7 +18,10 @@ const ROW_BITS: u32 = 15;
 const POSITION_BITS: u32 = 20;
 const GENERATION_MASK: u32 = u32::MAX >> (ROW_BITS + POSITION_BITS - 32);
 
-const _: () = assert!(BATCHES_MAX <= 1 << ROW_BITS && BATCH_MAX <= 1 << POSITION_BITS);
+/// Rows that tags can name.
+pub(crate) const ROWS_MAX: usize = 1 << ROW_BITS;
+
+const _: () = assert!(BATCH_MAX <= 1 << POSITION_BITS);
 
 impl RowId {
     /// The name of the batch's `position`-th request in core and in the ring.
@@ -52,9 +55,9 @@ pub(crate) enum NoRow {
 /// The latter stay for the proof that may come, but only while nobody else needs their row: then the oldest
 /// whose memory on this side is free goes, and its report stays as it is. So a peer that never comes back
 /// cannot fill the table.
-#[derive(Default)]
 pub(crate) struct BatchRows {
     rows: Vec<Row>,
+    most: usize,
     free: Vec<u16>,
     /// Ended and not settled, the oldest first.
     unsettled: VecDeque<RowId>,
@@ -68,6 +71,18 @@ struct Row {
 }
 
 impl BatchRows {
+    /// For so many batches.
+    pub(crate) fn new(most: usize) -> Self {
+        debug_assert!(most <= ROWS_MAX, "{most} rows");
+        Self {
+            rows: Vec::new(),
+            most: most.min(ROWS_MAX),
+            free: Vec::new(),
+            unsettled: VecDeque::new(),
+            closed: false,
+        }
+    }
+
     /// Adds the batch that `make` makes for its row.
     pub(crate) fn add(
         &mut self,
@@ -94,7 +109,7 @@ impl BatchRows {
     fn free_row(&mut self) -> Option<u16> {
         self.free.pop().or_else(|| {
             let index = self.rows.len();
-            (index < BATCHES_MAX).then(|| {
+            (index < self.most).then(|| {
                 self.rows.push(Row::default());
                 index as u16
             })
@@ -160,21 +175,24 @@ mod tests {
     use crate::post::Order;
     use crate::segments::Holds;
 
+    /// As many as tags can name.
+    const MOST: usize = ROWS_MAX;
+
     fn add(rows: &mut BatchRows) -> Result<RowId, NoRow> {
         rows.add(|row| Arc::new(Shared::new(row, Holds::default(), Order::default(), None)))
             .map(|b| b.row)
     }
 
     fn full() -> (BatchRows, Vec<RowId>) {
-        let mut rows = BatchRows::default();
-        let ids = (0..BATCHES_MAX).map(|_| add(&mut rows).unwrap()).collect();
+        let mut rows = BatchRows::new(MOST);
+        let ids = (0..MOST).map(|_| add(&mut rows).unwrap()).collect();
         (rows, ids)
     }
 
     #[test]
     fn tags_name_row_generation_and_position() {
         let row = RowId {
-            index: BATCHES_MAX as u16 - 1,
+            index: (MOST - 1) as u16,
             generation: GENERATION_MASK - 1,
         };
         for position in [0, 1, 1 << 16, BATCH_MAX - 1] {
@@ -217,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_batch_whose_memory_is_held_keeps_its_row() {
-        let mut rows = BatchRows::default();
+        let mut rows = BatchRows::new(MOST);
         let held = Report {
             status: Status::Indeterminate,
             delivered_bytes: 0,
@@ -225,7 +243,7 @@ mod tests {
             local: Local::Held,
             remote: Remote::Unknown,
         };
-        for _ in 0..BATCHES_MAX {
+        for _ in 0..MOST {
             let batch = rows
                 .add(|row| Arc::new(Shared::with_reports(row, vec![held])))
                 .unwrap();
@@ -237,7 +255,7 @@ mod tests {
     #[test]
     fn a_closed_table_takes_nothing() {
         let (mut rows, _) = full();
-        assert_eq!(rows.close().len(), BATCHES_MAX);
+        assert_eq!(rows.close().len(), MOST);
         assert_eq!(add(&mut rows), Err(NoRow::Closed));
     }
 }

@@ -141,6 +141,7 @@ impl Engine {
         let shell = Shell {
             posts: worker::posts(
                 config.worker_count(),
+                limits.requests,
                 &config.send_queue,
                 clock,
                 &waker_thread,

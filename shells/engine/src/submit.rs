@@ -11,7 +11,7 @@ use crate::delivery::Outgoing;
 use crate::engine::Engine;
 use crate::error::SubmitError;
 use crate::overlap::Claim;
-use crate::post::{Due, List, Order, Post, width};
+use crate::post::{Due, List, Order, Post};
 use crate::request::{Prepared, Request, Terms, check_size};
 use crate::room::{NoRoom, Room};
 use crate::rows::{NoRow, RowId};
@@ -22,8 +22,9 @@ impl Engine {
     /// up to [`crate::Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if
     /// nothing else is under way with the worker, and the batch has ended then.
     ///
-    /// There can be 1,000,000 of them. A batch takes room with a worker, which has some for 16,384 requests; a larger one
-    /// takes 4,096, and has as many under way at a time.
+    /// There can be 1,000,000 of them. A batch takes room with a worker, which has some for
+    /// [`limits.requests`](crate::LimitsConfig::requests), 16,384 if nothing else is said; a larger one takes a quarter of that,
+    /// and has as many under way at a time.
     ///
     /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
     /// because then it drives the batch itself. Should it not, nor look at the batch, that begins, or goes on, up to
@@ -222,7 +223,7 @@ impl Engine {
         let inner = &self.inner;
         let room = whole.take(
             &inner.clock,
-            width(requests),
+            post.width(requests),
             self.inner.workers.patience(terms),
             // What is under way has to go on while this thread sleeps.
             || post.look_after(),

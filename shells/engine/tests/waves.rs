@@ -39,6 +39,7 @@ fn config_of_initiator(name: &str) -> Config {
     config.limits.peers = 4;
     config.limits.rails = 16;
     config.limits.pairs = 16;
+    config.limits.requests = 256;
     config
 }
 

@@ -10,6 +10,7 @@ use polyrail_core::topology::RailMap;
 
 use super::field::{Field, Span};
 use super::{Config, DomainConfig, HealthMode, IsolationMode, Payload, TransportConfig};
+use crate::post::REQUESTS_MAX;
 use crate::workers::WORKERS_MAX;
 
 /// One key of a `T`.
@@ -466,7 +467,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             },
         },
         meaning: "Who has once not fit goes on when so much room is free, so that a full worker drains before many are \
-                  woken for one place each. A worker has room for 16,384 requests.",
+                  woken for one place each. It is of 16,384 requests: where `limits/requests` is another number, as large \
+                  a part of that.",
         source: MORI,
     },
     Key {
@@ -584,6 +586,20 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, segments| config.limits.segments = segments as usize,
         },
         meaning: "Segments, the engine's own and those of peers. They take memory only when they are there.",
+        source: OURS,
+    },
+    Key {
+        path: "limits/requests",
+        field: Field::Whole {
+            unit: "requests",
+            least: 64,
+            most: REQUESTS_MAX as u64,
+            get: |config| config.limits.requests as u64,
+            set: |config, requests| config.limits.requests = requests as usize,
+        },
+        meaning: "Requests that one worker has in flight, from submission to report. Each takes 0.3 KiB of each worker, \
+                  from its start on: a process with many engines may want fewer. Of a batch of more a quarter of that is \
+                  in flight at a time.",
         source: OURS,
     },
     Key {

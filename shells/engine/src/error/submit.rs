@@ -182,9 +182,15 @@ impl SubmitError {
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full(None) => f.write_str("no room now; submit again when a request has ended"),
+            Self::Full(None) => f.write_str(
+                "no room now, as batches wait for proof of their end (limits/requests), or the peer takes no notifications; \
+                 submit again when a request has ended",
+            ),
             Self::Full(Some(backlog)) => {
-                write!(f, "{backlog}; submit again when a request has ended")
+                write!(
+                    f,
+                    "{backlog}; submit again when a request has ended (limits/requests)"
+                )
             }
             Self::BatchSize { requests, limit } => {
                 write!(

@@ -33,24 +33,19 @@ use crate::config::SendQueueConfig;
 use crate::delivery::Ticket;
 use crate::drive_lock::{DriveLock, NotDriven};
 use crate::room::Room;
-use crate::rows::{BatchRows, NoRow, RowId};
+use crate::rows::{BatchRows, NoRow, ROWS_MAX, RowId};
 use crate::stats::{Fences, Requests, Unsettled, UnsettledStats};
 use crate::wakers::WakerThread;
 use crate::worker::Loop;
 
-/// Requests of the program that one worker can have under way, from submission to report.
-pub(crate) const REQUESTS_MAX: usize = 16_384;
 /// Requests of one batch.
 pub(crate) const BATCH_MAX: usize = 1_000_000;
-/// Requests that a batch of more than [`REQUESTS_MAX`] has under way at a time.
-const LARGE_WIDTH: usize = REQUESTS_MAX / 4;
-/// Hops of what is staged that it can hold beside these: requests that were handed over to be staged keep their room, and
-/// would wait for hops that find none.
-pub(crate) const HOPS_MAX: usize = 64;
-/// All of both.
-pub(crate) const ROWS_MAX: usize = REQUESTS_MAX + HOPS_MAX;
-/// Batches that one worker can hold: as many as there can be with one request each.
-pub(crate) const BATCHES_MAX: usize = ROWS_MAX;
+/// Hops of what is staged that a worker can hold beside the program's requests: those that were handed over to be staged keep
+/// their room, and would wait for hops that find none.
+const HOPS_MAX: usize = 64;
+/// Requests of the program that a worker can be configured to have under way: tags name each batch, of which there can be as
+/// many.
+pub(crate) const REQUESTS_MAX: usize = ROWS_MAX - HOPS_MAX;
 /// A waiter that finds its worker's thread at work asks for the drive lock for so long before it sleeps.
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
 /// How often it is looked whether somebody else has driven a worker to its end, and how long beyond its time.
@@ -59,13 +54,10 @@ const END_MORE: Duration = Duration::from_secs(3);
 /// Who waits for a batch so soon after a submission had nothing else to do.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
 
-/// How many requests a batch has under way at a time, and takes room for: all, if all fit. Of a larger one the others wait in
-/// its own list, so that room and tables are left for other batches.
-pub(crate) fn width(requests: usize) -> u16 {
-    match requests > REQUESTS_MAX {
-        true => LARGE_WIDTH as u16,
-        false => requests as u16,
-    }
+/// Rows of requests of a worker that can have so many of the program's under way. There are as many batches as that, if each
+/// has one request.
+pub(crate) const fn rows(requests: usize) -> usize {
+    requests + HOPS_MAX
 }
 
 /// How a worker is reached, from any thread.
@@ -76,6 +68,8 @@ pub(crate) struct Post {
     pub(crate) room: Room,
     /// For hops, where programs have taken all that.
     pub(crate) hop_room: Room,
+    /// Requests of the program that can be under way.
+    requests_max: usize,
     pub(crate) batches: Mutex<BatchRows>,
     commands: Commands,
     pub(crate) drive_lock: DriveLock,
@@ -95,29 +89,28 @@ pub(crate) struct Post {
 }
 
 impl Post {
+    /// For so many requests of the program, from submission to report.
     pub(crate) fn new(
+        requests: usize,
         config: &SendQueueConfig,
         pulse: Pulse,
         waker_thread: Arc<WakerThread>,
     ) -> io::Result<Self> {
         let pulse = Arc::new(pulse);
-        let slots = (0..ROWS_MAX).map(|_| Slot::EMPTY).collect();
-        let cells = (0..ROWS_MAX).map(|_| AtomicU64::new(0)).collect();
+        let rows = rows(requests);
+        let slots = (0..rows).map(|_| Slot::EMPTY).collect();
+        let cells = (0..rows).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
             ring: Ring::new(slots, cells),
-            room: Room::new(
-                REQUESTS_MAX as u16,
-                config,
-                pulse.clone(),
-                waker_thread.clone(),
-            ),
+            room: Room::new(requests as u16, config, pulse.clone(), waker_thread.clone()),
             hop_room: Room::new(
                 HOPS_MAX as u16,
                 &SendQueueConfig::default(),
                 pulse.clone(),
                 waker_thread.clone(),
             ),
-            batches: Mutex::default(),
+            requests_max: requests,
+            batches: Mutex::new(BatchRows::new(rows)),
             commands: Commands::new(),
             drive_lock: DriveLock::default(),
             alarm: Alarm::new()?,
@@ -130,6 +123,15 @@ impl Post {
             leftover: Leftover::default(),
             waker_thread,
         })
+    }
+
+    /// How many requests a batch has under way at a time, and takes room for: all, if all fit. Of a larger one the others wait
+    /// in its own list, so that room and tables are left for other batches.
+    pub(crate) fn width(&self, requests: usize) -> u16 {
+        match requests > self.requests_max {
+            true => (self.requests_max / 4) as u16,
+            false => requests as u16,
+        }
     }
 
     /// Submits a batch that there is room for.
@@ -489,6 +491,7 @@ mod tests {
         // The last place came back after that: the next batch that needed all of them waited for it, asleep, each time.
         let clock = Clock::start();
         let post = Post::new(
+            4,
             &SendQueueConfig::default(),
             Pulse::new(Some(0), clock),
             Arc::default(),

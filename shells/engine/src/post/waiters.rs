@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_look_behind_a_submission_calls_no_thread_if_the_program_waits_at_once() {
         let pulse = Pulse::new(Some(0), Clock::start());
-        let post = Post::new(&SendQueueConfig::default(), pulse, Arc::default()).unwrap();
+        let post = Post::new(64, &SendQueueConfig::default(), pulse, Arc::default()).unwrap();
         let waiters = &post.waiters;
         let calls = || {
             waiters.watched.store(false, Relaxed);

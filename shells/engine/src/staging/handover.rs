@@ -229,7 +229,7 @@ mod tests {
 
     fn post() -> Arc<Post> {
         let pulse = Pulse::new(None, Clock::start());
-        Arc::new(Post::new(&SendQueueConfig::default(), pulse, Arc::default()).unwrap())
+        Arc::new(Post::new(64, &SendQueueConfig::default(), pulse, Arc::default()).unwrap())
     }
 
     fn handed() -> Handed {

@@ -175,7 +175,7 @@ mod tests {
         let _ = shared.record(0, report);
         assert!(!shared.finish().is_over());
         let pulse = Pulse::new(None, Clock::start());
-        let post = Post::new(&SendQueueConfig::default(), pulse, Arc::default()).unwrap();
+        let post = Post::new(64, &SendQueueConfig::default(), pulse, Arc::default()).unwrap();
         (Batch::new(shared.clone(), Arc::new(post)), report)
     }
 

@@ -179,6 +179,7 @@ impl Stager {
     fn start(engine: &Engine) -> io::Result<Self> {
         let inner = &engine.inner;
         let post = Arc::new(Post::new(
+            inner.config.limits.requests,
             &inner.config.send_queue,
             Pulse::new(None, inner.clock),
             (*inner.waker_thread).clone(),

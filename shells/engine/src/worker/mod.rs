@@ -45,7 +45,7 @@ use crate::fabric::{DEVICES_MAX, Fabric};
 use crate::files::AttachedDisks;
 use crate::hints::Hints;
 use crate::peers::Peers;
-use crate::post::{BATCHES_MAX, Post, Pulse, ROWS_MAX};
+use crate::post::{self, Post, Pulse};
 use crate::staging::{EngineCell, Handover};
 use crate::stats::Failovers;
 use crate::table_memory::{TableMemory, bytes_of};
@@ -54,19 +54,23 @@ use crate::transports::Catalog;
 use crate::visible::Unseen;
 use crate::wakers::WakerThread;
 
-/// Slices in flight, waiting to be sent again, or not yet proved to have ended.
-const ATTEMPTS_MAX: usize = 16_384;
+/// Attempts of a worker with few requests: slices in flight, waiting to be sent again, or not yet proved to have ended. A lane
+/// holds 256 works, so that four full ones fit, or sixteen that are filled to a quarter. In bytes that is 64 MiB, in slices of
+/// 64 KiB: what eight rails of 400 Gbit/s carry in 160 µs.
+const ATTEMPTS_LEAST: usize = 1_024;
 
 /// The tables of a worker, and those it shares, as a recording has to know them.
 pub(crate) fn capacities(limits: &LimitsConfig) -> Capacities {
+    let rows = post::rows(limits.requests) as u32;
     Capacities {
         rails: limits.rails as u32,
         devices: DEVICES_MAX as u32,
         peers: limits.peers as u32,
         plans: limits.pairs as u32,
-        requests: ROWS_MAX as u32,
-        attempts: ATTEMPTS_MAX as u32,
-        batches: BATCHES_MAX as u32,
+        requests: rows,
+        // Many short requests are a slice each.
+        attempts: limits.requests.max(ATTEMPTS_LEAST) as u32,
+        batches: rows,
     }
 }
 
@@ -95,6 +99,7 @@ pub(crate) struct Start {
 /// The post boxes of all workers.
 pub(crate) fn posts(
     count: usize,
+    requests: usize,
     config: &SendQueueConfig,
     clock: Clock,
     waker_thread: &Arc<WakerThread>,
@@ -102,7 +107,7 @@ pub(crate) fn posts(
     (0..count)
         .map(|number| {
             let pulse = Pulse::new(Some(number as u16), clock);
-            Post::new(config, pulse, waker_thread.clone()).map(Arc::new)
+            Post::new(requests, config, pulse, waker_thread.clone()).map(Arc::new)
         })
         .collect()
 }
@@ -157,33 +162,34 @@ impl Start {
     /// How many rows it has of what requests are shared out by.
     fn shares_max(&self) -> usize {
         match shares_out(&[self.config], &self.settings) {
-            true => ROWS_MAX,
+            true => capacities(&self.limits).requests as usize,
             false => 0,
         }
     }
 
     /// What the tables take.
     fn table_bytes(&self) -> usize {
-        bytes_of::<PlanRow>(self.limits.pairs)
-            + bytes_of::<Peer>(self.limits.peers)
-            + bytes_of::<Lane>(self.limits.rails)
-            + bytes_of::<Row<RequestRow>>(ROWS_MAX)
+        let most = capacities(&self.limits);
+        bytes_of::<PlanRow>(most.plans as usize)
+            + bytes_of::<Peer>(most.peers as usize)
+            + bytes_of::<Lane>(most.rails as usize)
+            + bytes_of::<Row<RequestRow>>(most.requests as usize)
             + bytes_of::<Shares>(self.shares_max())
-            + bytes_of::<Attempt>(ATTEMPTS_MAX)
-            + bytes_of::<Row<BatchRow>>(BATCHES_MAX)
+            + bytes_of::<Attempt>(most.attempts as usize)
+            + bytes_of::<Row<BatchRow>>(most.batches as usize)
     }
 }
 
 /// The thread: the tables, and the loop over them.
 fn work(start: Start, mut memory: TableMemory, post: &Post, posts: &[Arc<Post>], sleeper: Sleeper) {
-    let limits = start.limits;
-    let mut plans = memory.rows(limits.pairs, || PlanRow::EMPTY);
-    let mut peer_rows = memory.rows(limits.peers, || Peer::EMPTY);
-    let mut lanes = memory.rows(limits.rails, || Lane::EMPTY);
-    let mut requests = memory.rows::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
+    let most = capacities(&start.limits);
+    let mut plans = memory.rows(most.plans as usize, || PlanRow::EMPTY);
+    let mut peer_rows = memory.rows(most.peers as usize, || Peer::EMPTY);
+    let mut lanes = memory.rows(most.rails as usize, || Lane::EMPTY);
+    let mut requests = memory.rows::<Row<RequestRow>>(most.requests as usize, || Row::EMPTY);
     let mut shares = memory.rows(start.shares_max(), || Shares::NONE);
-    let mut attempts = memory.rows(ATTEMPTS_MAX, || Attempt::EMPTY);
-    let mut batches = memory.rows::<Row<BatchRow>>(BATCHES_MAX, || Row::EMPTY);
+    let mut attempts = memory.rows(most.attempts as usize, || Attempt::EMPTY);
+    let mut batches = memory.rows::<Row<BatchRow>>(most.batches as usize, || Row::EMPTY);
     let tables = Tables {
         plans: &mut plans,
         peers: &mut peer_rows,
@@ -259,4 +265,29 @@ fn work(start: Start, mut memory: TableMemory, post: &Post, posts: &[Arc<Post>],
     serve::serve(post, sleeper, clock);
     // Nobody drives it from here on, and what it borrows can go.
     drop(published);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_as_long_as_there_are_requests_but_for_attempts_of_which_there_are_some() {
+        // (requests, rows of them and of batches, attempts)
+        let cases = [
+            (16_384, 16_448, 16_384),
+            (64, 128, 1_024),
+            (2_000, 2_064, 2_000),
+            (32_704, 32_768, 32_704),
+        ];
+        for (requests, rows, attempts) in cases {
+            let limits = LimitsConfig {
+                requests,
+                ..LimitsConfig::default()
+            };
+            let most = capacities(&limits);
+            let seen = (most.requests, most.batches, most.attempts);
+            assert_eq!(seen, (rows, rows, attempts), "{requests}");
+        }
+    }
 }

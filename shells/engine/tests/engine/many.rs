@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail::{Batch, Local, RegisterError, Remote, Request, Status, SubmitError, Terms};
+use polyrail::{Batch, Config, Local, RegisterError, Remote, Request, Status, SubmitError, Terms};
 
 use crate::fixture::*;
 
@@ -46,7 +46,18 @@ fn all_ended(batch: &Batch, status: Status) {
 
 #[test]
 fn a_million_requests_are_one_batch_and_each_is_told_of() {
-    let pair = Pair::new(MOST * STEP);
+    carries_a_million(initiator_config());
+}
+
+#[test]
+fn a_million_requests_are_one_batch_of_a_worker_that_holds_few() {
+    let mut config = initiator_config();
+    config.limits.requests = 64;
+    carries_a_million(config);
+}
+
+fn carries_a_million(config: Config) {
+    let pair = Pair::with(MOST * STEP, |faults| initiator_with(config, faults, None));
     fill(&pair.source(), 7);
     poison(&pair.destination(), 0xee);
     let requests = blocks(&pair, MOST);

@@ -11,6 +11,16 @@ use crate::fixture::*;
 const REQUESTS: usize = 16_384;
 /// Batches that a worker holds: one for each request.
 const BATCHES: usize = REQUESTS;
+/// The fewest requests that a worker can be configured to hold.
+const FEW: usize = 64;
+
+/// A pair whose initiator holds [`FEW`] requests, and waits for room as long as it takes.
+fn with_few(bytes: u64) -> Pair {
+    let mut config = initiator_config();
+    config.limits.requests = FEW;
+    config.send_queue.admission_timeout = PATIENCE;
+    Pair::with(bytes, |faults| initiator_with(config, faults, None))
+}
 
 #[test]
 fn requests_are_refused_when_there_is_no_room_and_all_of_it_comes_back() {
@@ -97,6 +107,110 @@ fn submissions_wait_for_room_and_all_get_through() {
         }
     });
     assert!(bytes(&pair.destination()) == pattern(9, MIB));
+}
+
+#[test]
+fn a_worker_that_holds_few_requests_carries_batches_of_any_size_side_by_side() {
+    const SIZES: [u64; 5] = [1, FEW as u64, FEW as u64 + 1, 1_000, 100_000];
+    let pair = with_few(SIZES.len() as u64 * MIB);
+    let carries = |thread: usize| {
+        let pair = &pair;
+        move || {
+            let offset = thread as u64 * MIB;
+            for (round, size) in SIZES
+                .iter()
+                .cycle()
+                .skip(thread)
+                .take(SIZES.len())
+                .enumerate()
+            {
+                let content = pattern((thread * SIZES.len() + round) as u64, MIB);
+                put(&pair.source(), offset, &content);
+                let begin = |index| MIB * index / size;
+                let requests: Vec<_> = (0..*size)
+                    .map(|index| pair.write(offset + begin(index), begin(index + 1) - begin(index)))
+                    .collect();
+                let batch = pair.initiator.submit(&requests).unwrap();
+                let status = batch.wait(10 * PATIENCE).unwrap();
+                assert_eq!(status.status, Status::Completed, "{size}: {status:?}");
+                assert_eq!(u64::from(status.ended), *size);
+                let there = get(&pair.destination(), offset, MIB);
+                assert!(there == content, "thread {thread}, a batch of {size}");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [0, 1, 2, 3, 4].map(|thread| scope.spawn(carries(thread)));
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+    let load = pair.initiator.stats().workers[0];
+    assert_eq!((load.held, load.limit), (0, FEW as u32), "{load}");
+    assert!(
+        load.admission_waits > 0 && load.held_high <= FEW as u32,
+        "{load}"
+    );
+}
+
+#[test]
+fn a_worker_has_as_many_on_rails_and_as_many_batches_as_it_is_configured_to_hold() {
+    let pair = with_few(MIB);
+    pair.warm_up();
+    let on_rails = || -> u32 {
+        let lanes = pair.initiator.stats().lanes;
+        lanes.iter().map(|lane| lane.held).sum()
+    };
+    let held = || pair.initiator.stats().workers[0].held;
+    let request = pair.write(0, 1);
+    // (requests of each batch, batches that fit, of each in flight)
+    let cases = [
+        (FEW, 1, FEW),
+        (1, FEW, 1),
+        (FEW + 1, 4, FEW / 4),
+        (1_000, 4, FEW / 4),
+    ];
+    for (requests, fit, width) in cases {
+        let name = format!("batches of {requests}");
+        until("nothing is on rails", || on_rails() == 0);
+        pair.each_rail(|faults, rail| faults.cut(rail));
+        let batches: Vec<_> = (0..fit)
+            .map(|_| try_submit(&pair, &vec![request; requests]).unwrap())
+            .collect();
+        assert_eq!(held() as usize, fit * width, "{name}");
+        // A rail may carry a look, too.
+        until(&name, || on_rails() as usize >= FEW);
+        let error = try_submit(&pair, &[request]).unwrap_err();
+        let said = error.to_string();
+        for part in ["worker 0 holds 64 of 64 requests", "(limits/requests)"] {
+            assert!(said.contains(part), "{name}: {said}");
+        }
+        pair.each_rail(|faults, rail| faults.restore(rail));
+        batches.iter().for_each(completed);
+    }
+}
+
+#[test]
+fn who_waits_with_few_requests_goes_on_beside_a_large_batch() {
+    // As many had to be free as of 16,384: all of them, and a large batch keeps a quarter to its end.
+    let pair = with_few(MIB);
+    pair.warm_up();
+    pair.each_rail(|faults, rail| faults.cut(rail));
+    let request = pair.write(0, 1);
+    let large = pair.initiator.submit(&[request; 1_000]).unwrap();
+    let rest = pair.initiator.submit(&[request; FEW / 4 * 3]).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| pair.submit(request));
+        until("it waits", || {
+            pair.initiator.stats().workers[0].waiting == 1
+        });
+        rest.cancel();
+        let batch = waits.join().unwrap();
+        assert_eq!(large.status().status, Status::Pending);
+        pair.each_rail(|faults, rail| faults.restore(rail));
+        completed(&batch);
+        completed(&large);
+    });
 }
 
 #[test]

@@ -13,9 +13,18 @@ pub struct LimitsConfig {
     pub pairs: usize,
     /// Segments, the engine's own and its peers'. They take memory when they are there.
     pub segments: usize,
+    /// Requests that one worker has under way, from submission to report. Each takes 0.3 KiB of each worker, which are written
+    /// when the engine starts: a process with many engines may want fewer. Of a batch of more a quarter of that is under way at
+    /// a time.
+    pub requests: usize,
     /// What the soft limit of the process's descriptors is raised to when the engine starts, if the hard one allows that; it
     /// is never lowered.
     pub descriptors: usize,
+}
+
+impl LimitsConfig {
+    /// Requests, if nothing else is said.
+    pub(crate) const REQUESTS: usize = 16_384;
 }
 
 impl Default for LimitsConfig {
@@ -26,6 +35,7 @@ impl Default for LimitsConfig {
             rails: 10_240,
             pairs: 4_096,
             segments: 131_072,
+            requests: Self::REQUESTS,
             descriptors: 1 << 20,
         }
     }

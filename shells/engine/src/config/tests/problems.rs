@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn what_is_wrong_is_said_with_place_value_and_what_would_be_right() {
     // (configuration, the one problem's text begins, and names)
-    let cases: [(&str, &str, &[&str]); 36] = [
+    let cases: [(&str, &str, &[&str]); 38] = [
         ("", "f.json:1:1: no JSON", &["EOF"]),
         ("[]", "f.json:1:1: a configuration is an object", &["{"]),
         ("{\"policy\": \"spray\"", "f.json:1:18: no JSON", &[]),
@@ -148,6 +148,16 @@ fn what_is_wrong_is_said_with_place_value_and_what_would_be_right() {
             r#"{"workers": -1}"#,
             "f.json:1:3: workers: -1 is not",
             &["from 0 to 64"],
+        ),
+        (
+            r#"{"limits": {"requests": 63}}"#,
+            "f.json:1:14: limits/requests: 63 is not",
+            &["of requests from 64 to 32704"],
+        ),
+        (
+            r#"{"limits": {"requests": 32705}}"#,
+            "f.json:1:14: limits/requests: 32705 is not",
+            &["of requests from 64 to 32704"],
         ),
         (
             r#"{"transports": {"rdma": {"rail_cooldown_secs": 301}}}"#,
