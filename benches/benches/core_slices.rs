@@ -52,7 +52,7 @@ const SIXTEEN_RAILS: u64 = 755;
 const MANY_PEERS: u64 = 2_310;
 /// As [`MANY`], on lanes that take 3 works: what a post and what is seen of it costs is shared by fewer slices, as it
 /// is with [`MANY_PEERS`].
-const SHORT_POSTS: u64 = 1_338;
+const SHORT_POSTS: u64 = 1_383;
 /// As [`MANY`], on devices of 25 GB/s: their windows are so long that 84 slices complete together.
 const FAST_RAILS: u64 = 320;
 /// As [`MANY`], with so few requests in line.

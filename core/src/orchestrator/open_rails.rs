@@ -303,15 +303,36 @@ impl OpenRails {
         Some((spot.rail, spot.room.window_bytes))
     }
 
+    /// How long slices are at most on rails that want longer ones than usual: a share of all that is left, or as much as goes at
+    /// once on works that lanes still take. What does not go now goes a round trip later, but what takes longer than that is
+    /// better shared.
+    fn share(&self, shared: &Shared<'_>, need: &Need) -> u32 {
+        let rails = u32::from(self.open + self.closed);
+        let share = spray::share(need.unbound_bytes, need.slice_bytes, rails);
+        // With so many works that is less.
+        let works_max = 4 * rails;
+        if self
+            .spots
+            .first()
+            .is_none_or(|spot| spot.works >= works_max)
+        {
+            return share;
+        }
+        let on_way = self.spots.iter().map(|spot| {
+            let delay = shared.delay_mean(spot.rail).max(spot.load.delay_base);
+            spot.load.rate.bytes_in(delay)
+        });
+        let at_once = spray::at_once(&self.spots, need.unbound_bytes);
+        let at_once = u64::from(at_once).min(on_way.max().unwrap_or(0));
+        share.max(at_once as u32)
+    }
+
     /// Which rail on it takes slices of what is needed, and how many in a row. `None`: the next one waits.
     pub(super) fn run(&mut self, view: View<'_>, need: &Need) -> Option<(usize, Slices)> {
-        let rails = u32::from(self.open + self.closed);
         let need = &Need {
             end: spray::end_of_few(&self.spots, need),
             share_bytes: match self.some_longer {
-                true => {
-                    spray::share(need.unbound_bytes, need.slice_bytes, rails).max(need.share_bytes)
-                }
+                true => self.share(view.shared, need).max(need.share_bytes),
                 false => 0,
             },
             ..*need

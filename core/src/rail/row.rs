@@ -185,7 +185,10 @@ impl Known<'_> {
     pub(crate) fn handle_observation(&self, seen: &Observation) {
         let row = self.row;
         self.carried(seen.seen_at(), seen.bytes());
-        row.speed.learn(self.slice_bytes, seen);
+        let is_kept = self
+            .device
+            .is_some_and(|device| device.is_kept(seen.seen_at()));
+        row.speed.learn(self.slice_bytes, seen, is_kept);
         if let Some(device) = self.device {
             if device.only_rail.load(Relaxed) == u32::from(self.rail.0) {
                 device.rate.store(row.speed.rate.load(Relaxed), Relaxed);

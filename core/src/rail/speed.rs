@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::*;
 
 use spin::Mutex;
 
-use super::estimate::{Delay, Estimate, EstimateConfig, Observation};
+use super::estimate::{Delay, Estimate, EstimateConfig, Observation, WINDOW_SLICES};
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::time::Duration;
 use crate::units::Rate;
@@ -57,15 +57,15 @@ impl Speed {
 
     pub(super) fn install(&self, config: EstimateConfig, slice_bytes: u32) {
         let mut estimate = self.estimate.lock();
-        self.publish(estimate.insert(Estimate::new(config)), slice_bytes);
+        self.publish(estimate.insert(Estimate::new(config)), slice_bytes, false);
         self.units_shown.store(0, Relaxed);
     }
 
     #[inline(always)] // one stretch of arithmetic with little to keep
-    pub(super) fn learn(&self, slice_bytes: u32, seen: &Observation) {
+    pub(super) fn learn(&self, slice_bytes: u32, seen: &Observation, is_kept: bool) {
         if let Some(estimate) = self.estimate.lock().as_mut() {
             estimate.handle_observation(seen);
-            self.publish(estimate, slice_bytes);
+            self.publish(estimate, slice_bytes, is_kept);
             self.units_shown.store(self.units.load(Relaxed), Relaxed);
         }
     }
@@ -73,26 +73,33 @@ impl Speed {
     pub(super) fn update(&self, slice_bytes: u32, learn: impl FnOnce(&mut Estimate)) {
         if let Some(estimate) = self.estimate.lock().as_mut() {
             learn(estimate);
-            self.publish(estimate, slice_bytes);
+            self.publish(estimate, slice_bytes, false);
         }
     }
 
+    /// While its device `is_kept`, what is not urgent fills the window but for its queue, and one slice: see [`Device::limit`].
+    ///
+    /// [`Device::limit`]: super::Device::limit
     #[inline(always)] // see `Self::learn`
-    pub(super) fn publish(&self, estimate: &mut Estimate, slice_bytes: u32) {
+    pub(super) fn publish(&self, estimate: &mut Estimate, slice_bytes: u32, is_kept: bool) {
         self.rate.store(estimate.rate().to_bits(), Relaxed);
         self.delay_base
             .store(estimate.kept_delay_base().to_bits(), Relaxed);
         self.delay_mean
             .store(estimate.kept_delay_mean().to_bits(), Relaxed);
         let window = estimate.window_bytes(slice_bytes);
-        estimate.handle_window(window);
-        let window = u32::try_from(window).unwrap_or(u32::MAX);
-        self.window_bytes.store(window, Relaxed);
-        self.units.store(kept_units(estimate.rate()), Relaxed);
         let (whole, part) = (
             estimate.slice_bytes(slice_bytes),
             estimate.part_bytes(slice_bytes),
         );
+        let slice = u64::from(whole);
+        estimate.handle_window(match is_kept {
+            true => window.saturating_sub(WINDOW_SLICES * slice) + slice,
+            false => window,
+        });
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
+        self.window_bytes.store(window, Relaxed);
+        self.units.store(kept_units(estimate.rate()), Relaxed);
         debug_assert!(
             0 < part && part <= whole,
             "parts of {part} bytes of slices of {whole}"

@@ -251,6 +251,13 @@ pub fn share(rest_bytes: u64, slice_bytes: u32, rails: u32) -> u32 {
     u32::try_from(part).unwrap_or(u32::MAX)
 }
 
+/// How long slices are by which all that is left goes at once, on these rails' lanes.
+pub fn at_once(spots: &[Spot], rest_bytes: u64) -> u32 {
+    let works: u64 = spots.iter().map(|spot| u64::from(spot.works)).sum();
+    let each = rest_bytes.div_ceil(works.max(1));
+    u32::try_from(each.next_multiple_of(PART_STEP)).unwrap_or(u32::MAX)
+}
+
 /// How long slices on a rail are whose lane takes so many works: as long as it wants, and so long that these fill its window.
 pub fn filling(slice_bytes: u32, window_bytes: u64, works_max: u32) -> u32 {
     let works = u64::from(works_max.max(1));
@@ -829,6 +836,19 @@ mod tests {
         for (name, spot, need, kib) in cases {
             assert_eq!(spot.length(&need), kib * 1024, "{name}");
         }
+    }
+
+    #[test]
+    fn what_works_that_are_left_can_take_at_once_is_as_long_as_that_needs() {
+        let rails = [2, 2, 2, 1].map(|works| Spot {
+            works,
+            ..rail(0, 12, 0).0
+        });
+        // (bytes left, length of each)
+        for (bytes, length) in [(1, 4_096), (1_168_642, 167_936), (u64::MAX, u32::MAX)] {
+            assert_eq!(at_once(&rails, bytes), length, "{bytes}");
+        }
+        assert_eq!(at_once(&[], 5), 8_192 / 2);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What workers see of rails and devices.
 
+extern crate std;
+
 use super::estimate::{EstimateConfig, Observation, Sample};
+use super::spray::Line;
 use super::*;
 use crate::sync::AtomicU64;
 use crate::time::{Duration, Instant};
@@ -157,6 +160,62 @@ fn what_is_on_its_way_to_a_far_peer_keeps_nobody_from_a_near_one() {
     let window = shared.window_bytes(far);
     assert!(before < Some(window), "{before:?} beside {window}");
     assert!(limit() >= Some(2 * window), "{:?} beside {window}", limit());
+}
+
+#[test]
+fn a_device_that_is_kept_learns_how_much_is_on_its_way() {
+    // It was held to what was believed to be on its way, and only a window that is full shows that this is not enough.
+    const RAIL: RailId = RailId(0);
+    const SLICE: u64 = 65_536;
+    let (rails, devices) = ([Rail::EMPTY], [Device::EMPTY]);
+    let shared = Shared::new(&rails, &devices, &[], SLICE as u32);
+    let rate = Rate::from_bytes_per_sec(2_800_000_000);
+    let delay = Duration::from_micros(150);
+    let config = RailConfig {
+        peer: PeerId(0),
+        device: DeviceId(0),
+        estimate: EstimateConfig {
+            rate_nominal: rate,
+            delay_base: Duration::from_micros(17),
+            tier: 0,
+            slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
+        },
+    };
+    assert!(shared.install_device(DeviceId(0), config.estimate));
+    assert!(shared.install_rail(RAIL, config));
+    let mut now = Instant::ZERO;
+    // When what is in flight completes, and when it was posted, behind how many bytes.
+    let mut flight = std::collections::VecDeque::new();
+    let mut free_at = Instant::ZERO;
+    for _ in 0..20_000 {
+        shared.keep(now, RAIL);
+        let own_bytes = flight.len() as u64 * SLICE;
+        let room = shared.healthy(RAIL).unwrap().room(now, own_bytes);
+        if room.takes(SLICE as u32, Line::ALONE) {
+            let ahead = shared.reserve(now, RAIL, SLICE, u64::MAX).unwrap();
+            free_at = free_at.max(now) + rate.time_for(SLICE);
+            flight.push_back((free_at + delay, now, ahead));
+            continue;
+        }
+        let (seen_at, posted_at, ahead_bytes) = flight.pop_front().unwrap();
+        now = seen_at;
+        shared.release(RAIL, SLICE);
+        let sample = Sample {
+            posted_at,
+            seen_at,
+            ahead_bytes,
+            bytes: SLICE,
+        };
+        shared.handle_observation(RAIL, &Observation::new(sample));
+    }
+    let room = shared.healthy(RAIL).unwrap().room(now, SLICE);
+    let on_its_way = rate.bytes_in(delay);
+    assert!(
+        on_its_way <= room.device_limit && room.device_limit <= 3 * on_its_way,
+        "{} bytes where {on_its_way} are on their way",
+        room.device_limit
+    );
 }
 
 #[test]

@@ -86,6 +86,8 @@ library![
     "slower-first-transport",
     "transports-told-slow",
     "jitter-beside-urgent",
+    "jitter-small-beside-urgent",
+    "two-works-a-lane",
     "deadlines-behind-a-bottleneck",
     "urgent-beside-bulk",
     "long-beside-short",
