@@ -1,6 +1,7 @@
 //! Initiators that start all at once, are all killed, and start again at once: nobody is kept out by his own ghost.
 //!
-//! `WAVE_ENGINES` says how many engines each of the processes has; `.ci/deep` has more of them than this has by itself.
+//! `WAVE_ENGINES` says how many engines each of the processes has; `.ci/deep` has more of them than this has by itself. Then the
+//! machine has to have nothing else to do, and it is also asked what fair transfers keep of their rate.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -20,10 +21,17 @@ const NAME: &str = "a_wave_that_is_killed_and_comes_again_is_in_at_once";
 const IN_MAX: Duration = Duration::from_secs(5);
 /// So long the fair one is watched alone.
 const ALONE: Duration = Duration::from_millis(300);
+/// What the fair one does between two writes: without that, spinning takes all processors that this machine has.
+const PAUSE: Duration = Duration::from_micros(100);
+/// What it keeps of its rate beside waves at least, in the mean, on a machine that has nothing else to do. The aim is 0.8.
+const KEPT_MIN: f64 = 0.5;
+
+fn asked() -> Option<String> {
+    std::env::var("WAVE_ENGINES").ok()
+}
 
 fn engines() -> usize {
-    let asked = std::env::var("WAVE_ENGINES").ok();
-    asked.map_or(12, |count| count.parse().expect("a number"))
+    asked().map_or(12, |count| count.parse().expect("a number"))
 }
 
 fn config(name: &str) -> Config {
@@ -103,9 +111,14 @@ fn child(address: &str) {
 }
 
 /// It leaves the processors to the target and the fair one where those want them: a cluster's initiators have their own.
+/// Beside somebody else's work it would never have its turn if it left them altogether.
 fn spawn(address: &str) -> Child {
-    Command::new("nice")
-        .args(["-n", "10"])
+    let (program, arguments) = match asked() {
+        Some(_) => ("chrt", ["-i", "0"]),
+        None => ("nice", ["-n", "10"]),
+    };
+    Command::new(program)
+        .args(arguments)
         .arg(std::env::current_exe().expect("it runs"))
         .args(["--exact", NAME, "--nocapture"])
         .env(TARGET, address)
@@ -176,6 +189,7 @@ fn a_wave_that_is_killed_and_comes_again_is_in_at_once() {
             while !stop.load(Ordering::Relaxed) {
                 write(&fair, local, remote);
                 written.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(PAUSE);
             }
         });
         let at_the_end = Stop(&stop);
@@ -200,8 +214,11 @@ fn a_wave_that_is_killed_and_comes_again_is_in_at_once() {
             "{} engines each, and what the fair one kept of its rate: {took:.2?}",
             PROCESSES * engines()
         );
-        for (seen, kept) in took {
-            assert!(seen < IN_MAX && kept > 0.0, "{seen:?} {kept}");
-        }
+        let kept: f64 = took.iter().map(|(_, kept)| kept).sum::<f64>() / took.len() as f64;
+        assert!(
+            kept >= asked().map_or(f64::MIN_POSITIVE, |_| KEPT_MIN),
+            "{kept}"
+        );
+        assert!(took.iter().all(|(seen, _)| *seen < IN_MAX), "{took:?}");
     });
 }
