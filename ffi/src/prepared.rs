@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use polyrail::{Posted, PreparedTransfer};
+use polyrail::{Posted, PreparedTransfer, Terms};
 
 use crate::batch::{self, polyrail_batch, polyrail_status};
 use crate::engine::{self, polyrail_engine};
-use crate::failure::{guard, polyrail_error};
+use crate::failure::{Failure, guard, polyrail_error};
 use crate::handle::{Kind, Table};
 use crate::sized::{self, Structure};
 use crate::text;
@@ -46,6 +46,26 @@ pub unsafe extern "C" fn polyrail_prepare(
     unsafe { guard(error, body) }
 }
 
+/// Posts a transfer by `post`, which nobody else does meanwhile.
+///
+/// # Safety
+///
+/// The contract of the crate.
+unsafe fn with_transfer(
+    prepared: polyrail_prepared,
+    terms_of_batch: *const polyrail_terms,
+    batch: *mut polyrail_batch,
+    post: impl FnOnce(&mut PreparedTransfer, &Terms<'_>, &mut polyrail_batch) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let transfer = PREPARED.get(prepared.bits)?;
+    // SAFETY: the caller's promise.
+    let batch = unsafe { text::out("batch", batch) }?;
+    // SAFETY: the caller's promise.
+    let terms = unsafe { terms(terms_of_batch) }?;
+    let mut transfer = transfer.lock().unwrap_or_else(PoisonError::into_inner);
+    post(&mut transfer, &terms, batch)
+}
+
 /// Submits the requests as one batch, all or nothing. `terms` may be null. Allocates nothing, as long as the batches of
 /// earlier posts have been freed and the terms carry no notification. Posts may overlap; wait for one before the next if
 /// they move the same bytes.
@@ -57,13 +77,12 @@ pub unsafe extern "C" fn polyrail_prepared_post(
     error: *mut polyrail_error,
 ) -> i32 {
     let body = || {
-        let transfer = PREPARED.get(prepared.bits)?;
+        let post =
+            |transfer: &mut PreparedTransfer, terms: &Terms<'_>, batch: &mut polyrail_batch| {
+                batch::add(transfer.post_with(terms)?, batch)
+            };
         // SAFETY: the contract of the crate.
-        let batch = unsafe { text::out("batch", batch) }?;
-        // SAFETY: the contract of the crate.
-        let terms = unsafe { terms(terms_of_batch) }?;
-        let mut transfer = transfer.lock().unwrap_or_else(PoisonError::into_inner);
-        batch::add(transfer.post_with(&terms)?, batch)
+        unsafe { with_transfer(prepared, terms_of_batch, batch, post) }
     };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }
@@ -81,28 +100,27 @@ pub unsafe extern "C" fn polyrail_prepared_post_or_finish(
     error: *mut polyrail_error,
 ) -> i32 {
     let body = || {
-        let transfer = PREPARED.get(prepared.bits)?;
+        let post =
+            |transfer: &mut PreparedTransfer, terms: &Terms<'_>, batch: &mut polyrail_batch| {
+                // What cannot be told is not begun.
+                // SAFETY: the contract of the crate.
+                unsafe { sized::write(status, polyrail_status::DEFAULT) }?;
+                let report = match transfer.post_or_finish(terms)? {
+                    Posted::Finished(report) => {
+                        batch.bits = 0;
+                        report
+                    }
+                    Posted::Going(going) => {
+                        let report = going.status();
+                        batch::add(going, batch)?;
+                        report
+                    }
+                };
+                // SAFETY: the contract of the crate.
+                unsafe { sized::write(status, polyrail_status::of(report)) }
+            };
         // SAFETY: the contract of the crate.
-        let batch = unsafe { text::out("batch", batch) }?;
-        // SAFETY: the contract of the crate.
-        let terms = unsafe { terms(terms_of_batch) }?;
-        // What cannot be told is not begun.
-        // SAFETY: the contract of the crate.
-        unsafe { sized::write(status, polyrail_status::DEFAULT) }?;
-        let mut transfer = transfer.lock().unwrap_or_else(PoisonError::into_inner);
-        let report = match transfer.post_or_finish(&terms)? {
-            Posted::Finished(report) => {
-                batch.bits = 0;
-                report
-            }
-            Posted::Going(going) => {
-                let report = going.status();
-                batch::add(going, batch)?;
-                report
-            }
-        };
-        // SAFETY: the contract of the crate.
-        unsafe { sized::write(status, polyrail_status::of(report)) }
+        unsafe { with_transfer(prepared, terms_of_batch, batch, post) }
     };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }
