@@ -134,24 +134,24 @@ impl Ends<'_> {
         carried.map(|at| self.rail(transport, *at)).collect()
     }
 
-    /// The spares of a transport: of the rails that it has.
+    /// The spares of a transport: of those of these rails that are its. Nobody is asked again whether it has them: a device may
+    /// have come since, and what stands in for no rail would be one.
     fn stand_ins(
         &self,
         transport: TransportId,
         pairs: &[(usize, usize)],
-        spares: &[Spare],
+        (spares, rails): (&[Spare], &[RailPair]),
     ) -> Vec<RailPair> {
-        if self.own_rail(transport).is_some() {
-            return Vec::new();
-        }
         let stand_in = |spare: &Spare| {
             let (local, partner) = pairs[spare.of];
             let at = (local, spare.remote);
-            let is_one = self.carries(transport, pairs[spare.of]) && self.carries(transport, at);
-            is_one.then(|| RailPair {
+            let stand_in = RailPair {
                 stands_in_for: Some(self.remotes[partner]),
                 ..self.rail(transport, at)
-            })
+            };
+            let is_one = rails.iter().any(|rail| stand_in.may_stand_in_for(rail))
+                && self.carries(transport, at);
+            is_one.then_some(stand_in)
         };
         spares.iter().filter_map(stand_in).collect()
     }
@@ -287,8 +287,12 @@ impl Peers {
         let spares = ends.spares(&pairs, &config.path);
         let transports = || common.iter().copied();
         let rails = transports().flat_map(|transport| ends.rails(transport, &pairs));
-        let spares = transports().flat_map(|transport| ends.stand_ins(transport, &pairs, &spares));
-        Ok(rails.chain(spares).collect())
+        let mut rails: Vec<_> = rails.collect();
+        let of = (&spares[..], &rails[..]);
+        let spares = transports().flat_map(|transport| ends.stand_ins(transport, &pairs, of));
+        let spares: Vec<_> = spares.collect();
+        rails.extend(spares);
+        Ok(rails)
     }
 
     /// Finds out which rails to a peer are withdrawn, now that it offers these addresses: an end of such a rail is offered no
@@ -472,8 +476,122 @@ impl Peers {
 mod tests {
     use super::*;
 
+    use std::io;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::time::Instant;
+
+    use polyrail_core::transport::Capabilities;
+    use polyrail_core::units::{Epoch, LaneId};
+    use polyrail_tcp::TcpTransport;
+    use polyrail_transport::clock::Clock;
+    use polyrail_transport::memory::Access;
+    use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, Transport};
+
+    use crate::Hooks;
     use crate::engine::Engine;
     use crate::lock::lock;
+    use crate::transports::Plugin;
+
+    const FIRST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const SECOND: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+
+    /// How often it is still to be asked for the second device until that is there.
+    static QUESTIONS_LEFT: AtomicU32 = AtomicU32::new(0);
+
+    /// A transport whose second device comes while it is asked for it.
+    struct Late(TcpTransport);
+
+    impl Transport for Late {
+        fn name(&self) -> &'static str {
+            "late"
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::HOST
+        }
+
+        fn runs_at(&self, local: Option<IpAddr>, _: SocketAddr) -> bool {
+            let one_less = |left: u32| left.checked_sub(1);
+            local != Some(SECOND)
+                || QUESTIONS_LEFT
+                    .fetch_update(Relaxed, Relaxed, one_less)
+                    .is_err()
+        }
+
+        fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+            self.0.endpoint(worker, clock)
+        }
+
+        fn admit(&self, lane: InboundLane) {
+            self.0.admit(lane);
+        }
+
+        fn fence_inbound(
+            &self,
+            session: SessionId,
+            lane: LaneId,
+            epoch: Epoch,
+            answer: FenceAnswer,
+        ) {
+            self.0.fence_inbound(session, lane, epoch, answer);
+        }
+
+        fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
+            self.0.retire_session(session, answer);
+        }
+    }
+
+    #[test]
+    fn a_device_that_comes_while_it_is_asked_for_gets_a_rail_and_spares_and_no_spare_is_a_rail() {
+        let start = |name: &str, listen| {
+            let config = Config {
+                listen,
+                workers: 1,
+                rails: vec![FIRST, SECOND],
+                ..Config::named(name).without("shm")
+            };
+            let plugin = Plugin {
+                make: |regions| Arc::new(Late(TcpTransport::named("late", regions))),
+                faults: None,
+            };
+            let hooks = Hooks {
+                transports: vec![plugin],
+                ..Hooks::default()
+            };
+            Engine::with_hooks(config, hooks).unwrap()
+        };
+        let target = start("target", Some((FIRST, 0).into()));
+        target.allocate("mem", 4096, Access::RemoteRead).unwrap();
+        let at = target.listening().unwrap();
+        for questions in 0..12 {
+            let engine = start("initiator", None);
+            QUESTIONS_LEFT.store(questions, Relaxed);
+            engine.open_segment(&format!("{at}/mem")).unwrap();
+            // As many looks as a thread that follows devices may take.
+            let begin = Instant::now();
+            let rails = loop {
+                engine.tell_of_rails();
+                let rails = engine.rails().into_iter();
+                let rails = rails.filter(|rail| rail.name.starts_with("late"));
+                let rails: Vec<_> = rails.map(|rail| (rail.name, rail.is_spare)).collect();
+                if QUESTIONS_LEFT.load(Relaxed) == 0 && rails.len() == 4 {
+                    break rails;
+                }
+                let patience = std::time::Duration::from_secs(20);
+                assert!(begin.elapsed() < patience, "{questions}: {rails:?}");
+                std::thread::yield_now();
+            };
+            for (here, there) in [
+                (FIRST, FIRST),
+                (FIRST, SECOND),
+                (SECOND, FIRST),
+                (SECOND, SECOND),
+            ] {
+                let wanted = (format!("late:{here}>{there}"), here != there);
+                assert!(rails.contains(&wanted), "{questions}: {rails:?}");
+            }
+        }
+    }
 
     #[test]
     fn as_many_peers_as_a_cluster_has_get_eight_rails_each() {
