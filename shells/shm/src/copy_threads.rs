@@ -59,8 +59,8 @@ const RECENT: Duration = Duration::from_micros(100);
 /// as it has waited: no more than such a part is ever lost.
 const ALONE_TIMES: u64 = 32;
 
-/// No more pieces are to be taken. So large that taking some all the same does not overflow.
-const CLOSED: u64 = u64::MAX / 2;
+/// No more pieces are to be taken.
+const CLOSED: u64 = u64::MAX;
 
 /// Something of which several threads can do pieces at once.
 pub(crate) trait Task: Clone + Send + 'static {
@@ -70,6 +70,16 @@ pub(crate) trait Task: Clone + Send + 'static {
     ///
     /// Whoever made it allows that now.
     unsafe fn piece(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Where a piece that begins at `start` ends, of a task of `length` bytes: best after `bytes` of them, or where else another
+    /// thread can go on without getting in the way of this one.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::piece`].
+    unsafe fn piece_end(&self, start: u64, bytes: u64, length: u64) -> u64 {
+        length.min(start + bytes)
+    }
 }
 
 /// What came of a task.
@@ -301,7 +311,8 @@ impl<T: Task> CopyThreads<T> {
         }
         let mut own = 0;
         while own < share
-            && let Some(range) = common.take(length, helpers + 1, share - own)
+            // SAFETY: the caller's promise.
+            && let Some(range) = unsafe { common.take(task, length, (helpers + 1, share - own)) }
         {
             own += range.end - range.start;
             // SAFETY: the caller's promise.
@@ -350,11 +361,24 @@ impl<T: Task> Common<T> {
     }
 
     /// Takes the next piece of a task of `length` bytes that so many threads do, `most` bytes at most.
-    fn take(&self, length: u64, threads: usize, most: u64) -> Option<Range<u64>> {
-        let left = length.saturating_sub(self.cursor.load(Relaxed));
-        let piece = piece_bytes(left, threads).min(most);
-        let start = self.cursor.fetch_add(piece, Relaxed);
-        (start < length).then(|| start..length.min(start + piece))
+    ///
+    /// # Safety
+    ///
+    /// As of [`Task::piece`].
+    unsafe fn take(
+        &self,
+        task: &T,
+        length: u64,
+        (threads, most): (usize, u64),
+    ) -> Option<Range<u64>> {
+        let end_of = |start: u64| {
+            let left = length.checked_sub(start).filter(|left| *left > 0)?;
+            // SAFETY: the caller's promise.
+            let end = unsafe { task.piece_end(start, piece_bytes(left, threads), length) };
+            Some(end.min(start.saturating_add(most)))
+        };
+        let taken = self.cursor.fetch_update(Relaxed, Relaxed, end_of);
+        taken.ok().and_then(|start| Some(start..end_of(start)?))
     }
 
     /// Nobody takes a piece any more. How far they were taken.
@@ -387,10 +411,12 @@ impl<T: Task> Common<T> {
     }
 
     fn do_pieces(&self, job: &Job<T>) -> io::Result<()> {
+        // SAFETY: this thread is inside, so that the leader has not returned, whose caller allows it.
+        let next = || unsafe { self.take(&job.task, job.length, (job.helpers + 1, u64::MAX)) };
         while self.has_room()
-            && let Some(range) = self.take(job.length, job.helpers + 1, u64::MAX)
+            && let Some(range) = next()
         {
-            // SAFETY: this thread is inside, so that the leader has not returned, whose caller allows it.
+            // SAFETY: as above.
             unsafe { job.task.piece(range) }?;
         }
         Ok(())

@@ -8,7 +8,7 @@
 //! [`Entered`]: polyrail_transport::memory::Entered
 
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::os::fd::RawFd;
 
 use crate::copy_threads::Task;
@@ -20,6 +20,13 @@ const COPY_BYTES: usize = 512 << 10;
 
 /// Ranges that one call of the kernel is given, at most. It takes 1,024.
 const CALL_SPANS_MAX: usize = 256;
+
+/// Memory of another process that the kernel looks up under one lock: what one of its page tables is of. Of two threads that copy
+/// from or to there, each waits for the other at every page.
+const LOCKED_BYTES: u64 = 2 << 20;
+
+/// Fewer bytes are not kept apart from others for their lock.
+const APART_BYTES_MIN: u64 = 32 << 10;
 
 /// The lists of one call, with room for what proves whose memory it is.
 type Ranges = heapless::Vec<libc::iovec, { CALL_SPANS_MAX + 1 }>;
@@ -86,6 +93,60 @@ impl Task for Transfer {
             }
         }
     }
+
+    unsafe fn piece_end(&self, start: u64, bytes: u64, length: u64) -> u64 {
+        let (Self::One(way, _) | Self::Many(way, _)) = *self;
+        let (Way::Pull(.., base) | Way::Push(.., base)) = way else {
+            return length.min(start + bytes);
+        };
+        let one;
+        let spans = match *self {
+            Self::One(_, near) => {
+                one = [Span {
+                    near,
+                    far: 0,
+                    start: 0,
+                    bytes: length,
+                }];
+                &one[..]
+            }
+            // SAFETY: the caller's promise.
+            Self::Many(_, spans) => unsafe { &*spans },
+        };
+        // What is left behind it is worth another piece.
+        let is_early = |end: &u64| length.saturating_sub(*end) >= bytes / 2;
+        seam(spans, base, start + APART_BYTES_MIN..=start + bytes)
+            .filter(is_early)
+            .unwrap_or(length.min(start + bytes))
+    }
+}
+
+/// The last byte in a range that has another [lock](LOCKED_BYTES) than the byte before it, or the first such byte behind the range.
+fn seam(spans: &[Span], base: u64, range: RangeInclusive<u64>) -> Option<u64> {
+    let (from, to) = range.into_inner();
+    let lock = |far: u64| base.wrapping_add(far) / LOCKED_BYTES;
+    let first = spans.partition_point(|span| span.start + span.bytes <= from);
+    let mut before = first
+        .checked_sub(1)
+        .map(|before| lock(spans[before].far.wrapping_add(spans[before].bytes - 1)));
+    let mut last = None;
+    for span in &spans[first..] {
+        let is_other = before.is_some_and(|before| before != lock(span.far));
+        let at_start = (span.start >= from && is_other).then_some(span.start);
+        // Where the next lock begins.
+        let at = from.max(span.start + 1);
+        let far = base.wrapping_add(span.far).wrapping_add(at - span.start);
+        let inside = at + far.wrapping_neg() % LOCKED_BYTES;
+        let inside = (inside < span.start + span.bytes).then_some(inside);
+        for seam in at_start.into_iter().chain(inside) {
+            if seam > to {
+                return last.or(Some(seam));
+            }
+            last = Some(seam);
+        }
+        before = Some(lock(span.far.wrapping_add(span.bytes - 1)));
+    }
+    last
 }
 
 /// What is inside `range` of spans, each cut to it.
@@ -398,11 +459,93 @@ mod tests {
         }
     }
 
+    /// Spans of these lengths, with these gaps before them at the far end, of memory that is not touched.
+    fn far_spans(blocks: &[(u8, u8)]) -> Vec<Span> {
+        let (mut far, mut start) = (0, 0);
+        let spans = blocks.iter().map(|(gap, bytes)| {
+            far += u64::from(*gap) << 15;
+            let bytes = 1000 * (1 + u64::from(*bytes));
+            let near = std::ptr::null_mut();
+            let span = Span {
+                near,
+                far,
+                start,
+                bytes,
+            };
+            (far, start) = (far + bytes, start + bytes);
+            span
+        });
+        spans.collect()
+    }
+
+    /// Looks at one byte after the other.
+    fn seam_by_bytes(spans: &[Span], base: u64, range: RangeInclusive<u64>) -> Option<u64> {
+        let places = spans
+            .iter()
+            .flat_map(|span| (0..span.bytes).map(|at| base.wrapping_add(span.far + at)));
+        let locks: Vec<_> = places.map(|place| place / LOCKED_BYTES).collect();
+        let is_seam = |at: &u64| locks[*at as usize] != locks[*at as usize - 1];
+        let all = locks.len() as u64;
+        let inside = (*range.start()..=(*range.end()).min(all - 1)).rev();
+        let behind = range.end() + 1..all;
+        inside.chain(behind).find(is_seam)
+    }
+
     quickcheck! {
+        fn a_seam_is_where_the_next_lock_begins(base: u64, blocks: Vec<(u8, u8)>, from: u32, length: u32) -> bool {
+            let blocks = &blocks[..blocks.len().min(6)];
+            let spans = far_spans(blocks);
+            let all = spans.last().map_or(1, |span| span.start + span.bytes);
+            let from = 1 + u64::from(from) % all;
+            let range = from..=from + u64::from(length) % (1 << 19);
+            spans.is_empty() || seam(&spans, base, range.clone()) == seam_by_bytes(&spans, base, range)
+        }
+
         fn a_piece_of_spans_is_their_bytes_in_their_order(blocks: Vec<(u8, u8, u8)>, cut: (u16, u16)) -> bool {
             moves(&blocks, cut);
             true
         }
+    }
+
+    #[test]
+    fn threads_are_kept_apart_in_another_process() {
+        const KIB: u64 = 1 << 10;
+        const MIB: u64 = 1 << 20;
+        let pieces = |transfer: Transfer, bytes: u64| {
+            let next = |start: &u64| {
+                // SAFETY: the spans are there, and nothing is copied.
+                let end = unsafe { transfer.piece_end(*start, 512 * KIB, bytes) };
+                (*start < bytes).then_some(end)
+            };
+            std::iter::successors(Some(0), next)
+                .skip(1)
+                .collect::<Vec<_>>()
+        };
+        let near = std::ptr::null_mut();
+        let push = |base| Transfer::One(Way::Push(1, 0, base), near);
+        let eighths = |first: u64, last: u64| (first..=last).map(|at| at * 512 * KIB);
+        // Each piece ends where a lock does; one that is left alone is cut as anything else.
+        let one: Vec<_> = [2 * MIB].into_iter().chain(eighths(5, 8)).collect();
+        assert_eq!(pieces(push(6 * MIB), 4 * MIB), one);
+        let one = [
+            300 * KIB,
+            2348 * KIB,
+            2860 * KIB,
+            3372 * KIB,
+            3884 * KIB,
+            4 * MIB,
+        ];
+        assert_eq!(pieces(push(6 * MIB - 300 * KIB), 4 * MIB), one);
+        // Not for a few bytes before it, or behind.
+        assert_eq!(pieces(push(6 * MIB - KIB), 2 * MIB + 2 * KIB)[0], 512 * KIB);
+        // Blocks that lie apart.
+        let blocks: Vec<_> = (0..16).map(|_| (200, 63)).collect();
+        let spans = far_spans(&blocks);
+        let apart = Transfer::Many(Way::Push(1, 0, 6 * MIB), spans.as_slice());
+        assert_eq!(pieces(apart, 1024 * 1000), [512_000, 1_024_000]);
+        // Memory of this process has no such lock.
+        let store = Transfer::One(Way::Store(near), near);
+        assert_eq!(pieces(store, 4 * MIB), eighths(1, 8).collect::<Vec<_>>());
     }
 
     #[test]
