@@ -81,7 +81,8 @@ fn inflight_limit(shared: &Shared<'_>, window_bytes: u64) -> u64 {
 
 /// A rail that has stood idle for so long, and the longest work that it takes.
 pub(super) fn idle(now: Instant, spot: &Spot, span: Duration) -> Option<(RailId, u32)> {
-    let is_idle = spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= span;
+    let is_new = spot.used_at == Instant::ZERO;
+    let is_idle = spot.load.inflight_bytes == 0 && (is_new || now.since(spot.used_at) >= span);
     is_idle.then_some((spot.rail, spot.work_bytes_max))
 }
 
@@ -644,7 +645,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             let spot = self.open_rails.spots.get(index);
             let looked_at = spot.and_then(|spot| idle(now, spot, self.config.idle_look));
             if let Some((rail, bytes_max)) = looked_at {
-                some_probed |= self.probe_rate(now, peer, rail, bytes_max);
+                some_probed |= self.probe_rate(now, peer, rail, (bytes_max, true));
             }
         }
         some_probed
@@ -656,14 +657,14 @@ impl<P: Chooser> Orchestrator<'_, P> {
         now: Instant,
         peer: PeerId,
         rail: RailId,
-        bytes_max: u32,
+        (bytes_max, in_use): (u32, bool),
     ) -> bool {
         let bytes_max = self.scratch_bytes(peer).min(bytes_max);
         if bytes_max == 0 {
             return false;
         }
         let interval = self.config.idle_look;
-        let Some(bytes) = self.shared.claim_rate_probe(now, rail, interval) else {
+        let Some(bytes) = self.shared.claim_rate_probe(now, rail, (interval, in_use)) else {
             return false;
         };
         let bytes = bytes.min(bytes_max);

@@ -215,9 +215,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let preferred = ranking.preferred;
         let of_rank = |rank| Way { rank, ..way };
         let used = self.learned(of_rank(preferred));
-        // Where the one in use is faster than was told, others may be as well.
+        // Where the one in use is faster than was told, others may be as well. Of rails that share a device each has learned its
+        // own part only.
+        let passes = self.speed(of_rank(preferred), |rail| self.shared.units_together(rail));
         let told_of_used = self.told(of_rank(preferred)).max(1);
-        let believed = |units: u64| units.max(units.saturating_mul(used) / told_of_used);
+        let believed = |units: u64| units.max(units.saturating_mul(passes) / told_of_used);
         let mut speeds = Speeds::default();
         for (rank, speed) in ranks.zip(&mut speeds) {
             if self.is_handed_over(way.plan, rank) {
@@ -325,7 +327,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.open_more(now, way, None, !open.is_empty(), true);
         let span = self.config.idle_look;
         for (rail, bytes_max) in open.iter().filter_map(|spot| idle(now, spot, span)) {
-            self.probe_rate(now, way.peer, rail, bytes_max);
+            self.probe_rate(now, way.peer, rail, (bytes_max, false));
         }
         !open.is_empty()
     }

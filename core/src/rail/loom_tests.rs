@@ -97,7 +97,7 @@ fn one_of_two_workers_looks_at_an_idle_rail() {
     loom::model(|| {
         let rows = Rows::new();
         let claimed = both(&rows, |shared| {
-            let claim = shared.claim_rate_probe(NOW, RAIL, Duration::from_millis(5));
+            let claim = shared.claim_rate_probe(NOW, RAIL, (Duration::from_millis(5), false));
             claim.is_some()
         });
         assert_ne!(claimed[0], claimed[1]);

@@ -30,6 +30,9 @@ const RATE_PROBE_IDLE: u64 = 400;
 /// See [`RATE_PROBE_IDLE`].
 const RATE_PROBE_SPAN_MAX: Duration = Duration::from_millis(2);
 
+/// In when a rail was looked at last: it was not, somebody has only asked. No look is at an odd nanosecond.
+const ONLY_ASKED: u64 = 1;
+
 /// In any case it is of at least so many bytes.
 const RATE_PROBE_BYTES_MIN: u64 = 4 * 1024;
 
@@ -239,6 +242,15 @@ impl<'a> Shared<'a> {
         row.map_or(0, |row| row.speed.units())
     }
 
+    /// The same of a rail and those that share its device, together.
+    pub(crate) fn units_together(&self, rail: RailId) -> u64 {
+        let device = self.device_of(rail);
+        let device = device.and_then(|device| self.devices.get(device.index()));
+        let shared = device.filter(|device| device.is_shared());
+        let together = shared.map_or(0, |device| units_of(device.rate()));
+        together.max(self.rate_units(rail))
+    }
+
     /// The rate that the rail has shown, in the same units: when it last carried slices, or, if it never has, in the last look.
     /// 0: of what was told nothing has been shown.
     pub(crate) fn units_shown(&self, rail: RailId) -> u64 {
@@ -413,11 +425,14 @@ impl<'a> Shared<'a> {
     /// Claims a look at an idle rail's speed, if it is due: `interval` after its last completion, and after the
     /// last look or longer, so that probes take at most one part in 200 of the rail's time. How much to send, for one
     /// worker only.
+    ///
+    /// One that was never used is looked at when this is asked first, or, if it is one of those `in_use`, `interval` after that:
+    /// then all of them are about to be used, and a look would show what no slice gets.
     pub(crate) fn claim_rate_probe(
         &self,
         now: Instant,
         rail: RailId,
-        interval: Duration,
+        (interval, in_use): (Duration, bool),
     ) -> Option<u32> {
         let row = self.rails.get(rail.index())?;
         let done = Instant::from_nanos(row.done_at.load(Relaxed));
@@ -425,19 +440,24 @@ impl<'a> Shared<'a> {
         let cost = row.speed.rate().time_for(bytes.into());
         // Read once: who claims must have found due what it replaces.
         let before = row.probed_at.load(Relaxed);
-        let probed = Instant::from_nanos(before);
+        let probed = Instant::from_nanos(before & !ONLY_ASKED);
         // The first look is not put off by what was only told.
-        let rest = match before {
-            0 => interval,
-            _ => interval.max(cost.times(RATE_PROBE_REST)),
+        let rest = match before == 0 || before & ONLY_ASKED != 0 {
+            true => interval,
+            false => interval.max(cost.times(RATE_PROBE_REST)),
         };
-        let due = (done + interval).max(probed + rest);
-        let is_claimed = due <= now
-            && row
-                .probed_at
-                .compare_exchange(before, now.as_nanos(), AcqRel, Relaxed)
-                .is_ok();
-        is_claimed.then_some(bytes)
+        let is_new = before == 0 && done == Instant::ZERO;
+        let is_due = match is_new {
+            true => !in_use,
+            false => (done + interval).max(probed + rest) <= now,
+        };
+        let at = match is_due {
+            true => (now.as_nanos() & !ONLY_ASKED).max(ONLY_ASKED + 1),
+            false if is_new => now.as_nanos() | ONLY_ASKED,
+            false => return None,
+        };
+        let replaced = row.probed_at.compare_exchange(before, at, AcqRel, Relaxed);
+        (is_due && replaced.is_ok()).then_some(bytes)
     }
 
     /// Says since when a worker has had bytes to post; `None`: it has none.

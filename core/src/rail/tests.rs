@@ -248,11 +248,26 @@ fn one_worker_looks_at_an_idle_rail() {
     let shared = Shared::new(&rows, &[], &[], 1);
     let interval = Duration::from_millis(5);
     let at = |millis| Instant::ZERO + Duration::from_millis(millis);
-    rows[0].speed.rate.store(1, Relaxed);
-    // (at ms, whether it may)
-    for (millis, claimed) in [(4, false), (5, true), (5, false), (9, false), (10, true)] {
-        let claim = shared.claim_rate_probe(at(millis), RailId(0), interval);
-        assert_eq!(claim.is_some(), claimed, "{millis}");
+    // Of a rail that others are used beside, the first look is due some time after somebody has asked, whenever that is.
+    // (whether it is one of those in use, at ms, whether it may)
+    let in_use = [
+        (4, false),
+        (5, false),
+        (8, false),
+        (9, true),
+        (9, false),
+        (13, false),
+        (14, true),
+    ];
+    let late = [(400, false), (404, false), (405, true), (405, false)];
+    let another = [(4, true), (4, false), (8, false), (9, true)];
+    for (in_use, looks) in [(true, &in_use[..]), (true, &late), (false, &another)] {
+        rows[0].speed.rate.store(1, Relaxed);
+        rows[0].probed_at.store(0, Relaxed);
+        for (millis, claimed) in looks {
+            let claim = shared.claim_rate_probe(at(*millis), RailId(0), (interval, in_use));
+            assert_eq!(claim.is_some(), *claimed, "{in_use} {millis}");
+        }
     }
 }
 
@@ -265,7 +280,7 @@ fn looks_take_a_small_part_of_a_rails_time_but_the_first_one_is_not_put_off() {
     rows[0].speed.rate.store(rate.to_bits(), Relaxed);
     let claims = |millis: u64| {
         let now = Instant::ZERO + Duration::from_millis(millis);
-        let claim = shared.claim_rate_probe(now, RailId(0), Duration::from_millis(5));
+        let claim = shared.claim_rate_probe(now, RailId(0), (Duration::from_millis(5), true));
         claim.is_some()
     };
     let mut looks = (0..2_000).filter(|millis| claims(*millis));
@@ -310,7 +325,7 @@ quickcheck! {
         let start = now;
         while now.since(start) < Duration::from_secs(10) && shared.rate(RAIL).bytes_per_sec() < wanted {
             now = now + Duration::from_millis(1);
-            if let Some(bytes) = shared.claim_rate_probe(now, RAIL, Duration::from_millis(5)) {
+            if let Some(bytes) = shared.claim_rate_probe(now, RAIL, (Duration::from_millis(5), true)) {
                 let bytes = u64::from(bytes);
                 let took = late + fast.time_for(bytes);
                 now = now + took;

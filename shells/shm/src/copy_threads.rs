@@ -755,7 +755,7 @@ mod tests {
         let common = member.copy_threads.common.clone();
         // A helper that is at its first piece until the leader has done its share.
         let task = helped(move || {
-            until("the share", || common.cursor.load(SeqCst) >= CLOSED);
+            until("the share", || common.cursor.load(SeqCst) == CLOSED);
             Ok(())
         });
         let share = CUT_BYTES_MIN + 1;

@@ -88,6 +88,8 @@ library![
     "jitter-beside-urgent",
     "jitter-small-beside-urgent",
     "two-works-a-lane",
+    "first-transfer-late",
+    "slow-rank-of-many-rails",
     "deadlines-behind-a-bottleneck",
     "urgent-beside-bulk",
     "long-beside-short",
