@@ -371,14 +371,16 @@ impl<T: Task> Common<T> {
         length: u64,
         (threads, most): (usize, u64),
     ) -> Option<Range<u64>> {
-        let end_of = |start: u64| {
+        let mut end = 0;
+        let next = |start: u64| {
             let left = length.checked_sub(start).filter(|left| *left > 0)?;
             // SAFETY: the caller's promise.
-            let end = unsafe { task.piece_end(start, piece_bytes(left, threads), length) };
-            Some(end.min(start.saturating_add(most)))
+            let best = unsafe { task.piece_end(start, piece_bytes(left, threads), length) };
+            end = best.min(start.saturating_add(most));
+            Some(end)
         };
-        let taken = self.cursor.fetch_update(Relaxed, Relaxed, end_of);
-        taken.ok().and_then(|start| Some(start..end_of(start)?))
+        let taken = self.cursor.fetch_update(Relaxed, Relaxed, next);
+        taken.ok().map(|start| start..end)
     }
 
     /// Nobody takes a piece any more. How far they were taken.

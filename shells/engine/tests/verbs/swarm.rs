@@ -348,27 +348,31 @@ fn calm() {
     (0..2).for_each(|device| stub::unplug(device, false));
 }
 
-/// Takes memory back from both engines, if they can prove that it is free before this.
-fn unregister(slot: &mut Slot, engines: &Engines, patience: Instant) -> bool {
+/// Takes memory back from both engines, if they can prove that it is free before this. An error says which could not, and why.
+fn unregister(slot: &mut Slot, engines: &Engines, patience: Instant) -> Result<(), String> {
     let ends = [&mut slot.here, &mut slot.there];
     let ends = ends.into_iter().zip(slot.of);
     let of_now = engines.now.iter().zip(engines.numbers);
     let mut living = ends
         .zip(of_now)
         .filter(|((_, of), (_, number))| of == number);
-    living.all(|((end, _), (engine, _))| {
+    living.try_for_each(|((end, _), (engine, number))| {
         loop {
-            match engine.unregister(end.segment) {
+            let error = match engine.unregister(end.segment) {
                 Ok(()) => break assert!(!end.region.is_touched()),
-                Err(RegisterError::Unprovable { .. }) => {}
+                Err(error @ RegisterError::Unprovable { .. }) => error,
                 // A request of an engine that has ended was on its way there.
-                Err(RegisterError::InUse { .. }) if end.is_open => {}
+                Err(error @ RegisterError::InUse { .. }) if end.is_open => error,
                 // It was before.
                 Err(RegisterError::Stale { .. }) => break,
                 Err(error) => panic!("{error}"),
-            }
+            };
             if Instant::now() >= patience {
-                return false;
+                let (touched, lanes) = (end.region.is_touched(), engine.stats().lanes);
+                let ghosts = stub::ghosts();
+                return Err(format!(
+                    "engine {number}: {error}; touched: {touched}, {ghosts} left, {lanes:?}"
+                ));
             }
             std::thread::yield_now();
         }
@@ -376,7 +380,7 @@ fn unregister(slot: &mut Slot, engines: &Engines, patience: Instant) -> bool {
             end.is_open = false;
             end.set(POISON);
         }
-        true
+        Ok(())
     })
 }
 
@@ -441,7 +445,7 @@ fn finish(engines: &Engines, mut slots: Vec<Slot>, gone: Vec<Slot>) {
     }
     slots.extend(gone);
     for slot in &mut slots {
-        assert!(unregister(slot, engines, until));
+        unregister(slot, engines, until).unwrap();
     }
     stub::land();
     slots.iter().for_each(Slot::check);
@@ -536,7 +540,8 @@ fn history(seed: u64) -> Which {
         }
         let slot = &mut slots[dice.roll(SLOTS as u64) as usize];
         if slot.open.is_none() && dice.roll(2) == 0 {
-            unregister(slot, &engines, Instant::now());
+            // Not yet, perhaps: then at the end.
+            let _ = unregister(slot, &engines, Instant::now());
             gone.push(std::mem::replace(slot, new(&engines)));
         }
     }
