@@ -43,6 +43,18 @@ pub(crate) struct Span {
     pub(crate) bytes: u64,
 }
 
+impl Span {
+    /// The first and only one, of so many bytes.
+    fn alone(near: *mut u8, bytes: u64) -> Self {
+        Self {
+            near,
+            far: 0,
+            start: 0,
+            bytes,
+        }
+    }
+}
+
 /// Where the other end of a copy is, and how the bytes get there or come from there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
@@ -79,16 +91,7 @@ impl Task for Transfer {
         // SAFETY: the caller's promise, for both.
         unsafe {
             match *self {
-                Self::One(way, near) => {
-                    let (far, start, bytes) = (0, 0, range.end);
-                    let span = Span {
-                        near,
-                        far,
-                        start,
-                        bytes,
-                    };
-                    way.carry(&[span], range)
-                }
+                Self::One(way, near) => way.carry(&[Span::alone(near, range.end)], range),
                 Self::Many(way, spans) => way.carry(&*spans, range),
             }
         }
@@ -96,28 +99,21 @@ impl Task for Transfer {
 
     unsafe fn piece_end(&self, start: u64, bytes: u64, length: u64) -> u64 {
         let (Self::One(way, _) | Self::Many(way, _)) = *self;
-        let (Way::Pull(.., base) | Way::Push(.., base)) = way else {
-            return length.min(start + bytes);
-        };
-        let one;
-        let spans = match *self {
-            Self::One(_, near) => {
-                one = [Span {
-                    near,
-                    far: 0,
-                    start: 0,
-                    bytes: length,
-                }];
-                &one[..]
+        let range = start + APART_BYTES_MIN..=start + bytes;
+        let seam = match (way, *self) {
+            (Way::Pull(.., base) | Way::Push(.., base), Self::One(_, near)) => {
+                seam(&[Span::alone(near, length)], base, range)
             }
-            // SAFETY: the caller's promise.
-            Self::Many(_, spans) => unsafe { &*spans },
+            (Way::Pull(.., base) | Way::Push(.., base), Self::Many(_, spans)) => {
+                // SAFETY: the caller's promise.
+                seam(unsafe { &*spans }, base, range)
+            }
+            _ => None,
         };
         // What is left behind it is worth another piece.
         let is_early = |end: &u64| length.saturating_sub(*end) >= bytes / 2;
-        seam(spans, base, start + APART_BYTES_MIN..=start + bytes)
-            .filter(is_early)
-            .unwrap_or(length.min(start + bytes))
+        let seam = seam.filter(is_early);
+        seam.unwrap_or(length.min(start + bytes))
     }
 }
 
