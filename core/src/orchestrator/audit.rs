@@ -130,6 +130,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
                     0,
                 )?;
             }
+            if row.is_taken() && row.role.is_submitted() && !row.has_news() {
+                let is_news = self.is_news(id).into();
+                let what = "what is known of a reported request and was not told";
+                check(what, id.index, is_news, 0)?;
+            }
             if row.wants_bytes() && !row.is_name() {
                 let accounted = row.acked_bytes + unique + (row.length - row.cursor);
                 check("bytes of a request", id.index, accounted, row.length)?;

@@ -575,11 +575,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
         };
         if row.is_reported() {
             match row.role {
-                Role::Transfer { .. } if row.held == 0 => self.end_names(id, false),
-                Role::Transfer { .. } => {}
-                _ if row.taken && row.held == 0 => {
-                    self.ended.push_back(&mut self.requests, id.index)
-                }
+                // What has ended may have been all that was not proved of one side.
+                _ if row.held > 0 => self.tell_more(id.index),
+                Role::Transfer { .. } => self.end_names(id, false),
+                _ if row.taken => self.ended.push_back(&mut self.requests, id.index),
                 _ => {}
             }
             return;

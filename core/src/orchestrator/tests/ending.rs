@@ -395,3 +395,52 @@ fn a_healthy_rail_whose_fence_is_never_proved_holds_up_nobody() {
         assert_eq!(world.reports[&3].status, Status::Completed, "{rails:?}");
     }
 }
+
+#[test]
+fn memory_is_free_when_the_last_lane_that_could_touch_it_has_ended_and_another_is_not_answered_for()
+{
+    // A swarm over devices that lie found it: both sides of the last lane were proved, so nothing of it was left to be told of, and
+    // the memory that was free by that stayed in use until the peer answered for the other one, if ever.
+    let mut world = World::new(Policy::Spray, 2);
+    for limits in &mut world.limits {
+        limits.counts = false;
+    }
+    let mut world = warmed(world);
+    (world.answers_fences, world.ends_after) = (false, Duration::from_secs(3600));
+    world.submit(1, Op::Write, 1000);
+    world.drain();
+    let mut fenced = Vec::new();
+    for _ in 0..2 {
+        let holds = |rail: &u16| world.core.shared.inflight_bytes(RailId(*rail)) > 0;
+        let is_new = |rail: &u16| {
+            !fenced
+                .iter()
+                .any(|(lane, _)| *lane == LaneId::new(0, RailId(*rail)))
+        };
+        let rail = (0..2).filter(holds).find(is_new).expect("a copy");
+        world.links[usize::from(rail)].cut = true;
+        let lane = LaneId::new(0, RailId(rail));
+        let epoch = world.core.lanes[usize::from(rail)].epoch();
+        let broken = LaneFact::Broken(Cause::Reset);
+        world.core.handle_lane(world.now, lane, epoch, broken);
+        world.drain();
+        fenced.push((lane, epoch));
+    }
+    world.run_until_reported(1, Duration::from_secs(5));
+    let report = world.reports[&1];
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Held, Remote::Unknown)
+    );
+    for (lane, scope) in [(0, Scope::Local), (1, Scope::Remote), (1, Scope::Local)] {
+        assert_eq!(world.known, [], "before {scope:?} of lane {lane}");
+        let (lane, epoch) = fenced[lane];
+        let fact = LaneFact::Fenced {
+            scope,
+            delivered: None,
+        };
+        world.core.handle_lane(world.now, lane, epoch, fact);
+        world.drain();
+    }
+    assert_eq!(world.known, [(1, Local::Released, Remote::Unknown)]);
+}
