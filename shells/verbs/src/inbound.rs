@@ -460,8 +460,17 @@ impl Inbound {
     /// A region has been registered, or could not be: answers all who asked after it.
     pub(crate) fn registered(&mut self, connections: &mut Connections, opened: Opened) {
         let (domain, key) = opened;
-        let granted = self.registered.get(&opened).and_then(|known| known.grant());
-        let granted = granted.unwrap_or(Granted::Nothing);
+        let granted = match self.registered.get(&opened) {
+            Some(known) => match known.grant() {
+                Some(granted) => granted,
+                // It is being registered once more, since the device has been opened again or somebody has asked anew: that says
+                // so itself when it is done.
+                None => return,
+            },
+            // It could not be, and somebody has asked after another one since.
+            None if self.regions.find(&key, domain).is_some() => Granted::Failed,
+            None => Granted::Nothing,
+        };
         let mut broken = Vec::new();
         let of_domain = |(_, served): &(&u64, &mut Served)| served.domain == domain;
         for (token, served) in self.lanes.iter_mut().filter(of_domain) {

@@ -3,6 +3,7 @@
 use std::time;
 
 use super::*;
+use crate::service::Order;
 
 /// Of the region whose registration takes long, and of no other.
 const LARGE: u64 = 2 * BYTES;
@@ -69,12 +70,13 @@ fn that_ask() -> (Pair, Arc<Region>, Released) {
 }
 
 /// Whatever waits goes on when a test ends, however it does.
-struct Released;
+pub(super) struct Released;
 
 impl Drop for Released {
     fn drop(&mut self) {
         stub::hold_registrations(u64::MAX);
         stub::hold_deregistrations(false);
+        stub::hold_destructions(false);
     }
 }
 
@@ -210,4 +212,24 @@ fn memory_that_is_taken_back_while_it_is_registered_is_free_when_that_has_ended(
         pair.posted_in_time(&batch(LANE, write(7, LARGE_ONE))),
         nothing
     );
+}
+
+/// A region is registered once more when its device has been opened again, or when somebody asks after it who could not have it before.
+/// That the first time is over was taken for the end of the second: those that waited were told that there is no such region, and
+/// so were refused for as long as their lanes lived.
+#[test]
+fn those_that_wait_for_memory_are_not_told_how_an_earlier_registration_ended() {
+    let _turn = turn();
+    let (mut pair, large, _released) = that_ask();
+    let address = pair.address.remote.ip();
+    let service = pair.target.common.services.of(address).unwrap();
+    let earlier = (TrustDomain::COMMON, large.key());
+    service.desk.order(Order::Registered(earlier));
+    fence_of_another(&pair);
+    stub::hold_registrations(u64::MAX);
+    for (lane, cookie) in [(LANE, 3), (OTHER_LANE, 4)] {
+        let again = batch(lane, write(cookie, LARGE_ONE));
+        assert_eq!(pair.posted_in_time(&again), Stop::All);
+        assert_eq!(pair.completed(1), [(cookie, SUCCESS)]);
+    }
 }
