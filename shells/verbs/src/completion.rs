@@ -1,14 +1,15 @@
 //! Completion queues that several lanes of one worker share.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::sync::{Arc, Weak};
 
 use polyrail_transport::complain;
 
 use crate::device::Device;
 use crate::ffi::Cq;
 use crate::ffi::raw::Wc;
+use crate::mailbox::{Mailbox, Said};
 
 /// Polls in a row that find nothing, before a queue is asked to wake whoever sleeps.
 const UNARMED_MAX: u32 = 32;
@@ -18,32 +19,55 @@ pub(crate) struct SharedQueue {
     pub(crate) cq: Arc<Cq>,
     /// The place of its device.
     pub(crate) device: usize,
+    /// The worker that takes from it.
+    mailbox: Weak<Mailbox>,
     taken: AtomicU32,
     lanes_max: u32,
+    /// It gets no lanes any more.
+    is_forgotten: AtomicBool,
 }
 
 /// A lane's room in a queue. Given back when it is dropped: not before all of the lane's completions were taken.
 pub(crate) struct QueueRoom(Arc<SharedQueue>);
 
 impl SharedQueue {
-    pub(crate) fn new(device: &Device) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(device: &Device, mailbox: &Arc<Mailbox>) -> io::Result<Arc<Self>> {
         let lanes_max = device.lanes_per_queue.max(1);
         let depth = lanes_max * (u32::from(device.limits.works_max) + 1);
         Ok(Arc::new(Self {
             cq: Arc::new(Cq::new(&device.context, depth)?),
             device: device.number,
+            mailbox: Arc::downgrade(mailbox),
             taken: AtomicU32::new(0),
             lanes_max,
+            is_forgotten: AtomicBool::new(false),
         }))
     }
 
     /// Room for one more lane. Called by one thread only.
     pub(crate) fn room(self: &Arc<Self>) -> Option<QueueRoom> {
-        if self.taken.load(Acquire) >= self.lanes_max {
+        if self.taken.load(SeqCst) >= self.lanes_max {
             return None;
         }
-        self.taken.fetch_add(1, AcqRel);
+        self.taken.fetch_add(1, SeqCst);
         Some(QueueRoom(self.clone()))
+    }
+
+    /// Whether this is the worker that takes from it.
+    pub(crate) fn is_of(&self, mailbox: &Arc<Mailbox>) -> bool {
+        self.mailbox.as_ptr() == Arc::as_ptr(mailbox)
+    }
+
+    /// No lane gets room in it any more. Its worker gives it up once those that have some are gone.
+    pub(crate) fn forget(&self) {
+        self.is_forgotten.store(true, SeqCst);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(mailbox) = self.mailbox.upgrade() {
+            mailbox.say(Said::Forgotten);
+        }
     }
 }
 
@@ -55,7 +79,11 @@ impl QueueRoom {
 
 impl Drop for QueueRoom {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, AcqRel);
+        let left = self.0.taken.fetch_sub(1, SeqCst) - 1;
+        // Whoever had it may be another thread, after the worker was told.
+        if left == 0 && self.0.is_forgotten.load(SeqCst) {
+            self.0.tell();
+        }
     }
 }
 
@@ -90,7 +118,7 @@ impl Queue {
 
     /// Whether no lane is on it, nor will be.
     pub(crate) fn is_forgotten(&self) -> bool {
-        Arc::strong_count(&self.shared) == 1
+        self.shared.is_forgotten.load(SeqCst) && self.shared.taken.load(SeqCst) == 0
     }
 
     /// Whether lanes that are over have left something on it that was not taken yet.

@@ -41,7 +41,7 @@ pub(crate) enum Said {
     Ended(LaneId, Epoch),
     /// The device was told to destroy its queue pair, and may go on with it. [`Self::Ended`] may follow.
     Unproven(LaneId, Epoch),
-    /// Some completion queues get no lanes any more.
+    /// A completion queue gets no lanes any more, or the last lane on one that gets none is gone.
     Forgotten,
     /// Memory of this side has been registered with a device, or could not be.
     Registered,

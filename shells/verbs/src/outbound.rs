@@ -106,7 +106,7 @@ impl Outbound {
     ) -> io::Result<()> {
         let local = local_address(address.local, address.remote)?;
         let (path, mut own) = self.device.way(local)?;
-        let room = self.room(lane.worker())?;
+        let room = self.room(lane.worker(), &mailbox)?;
         // With room for an immediate behind all that core posts.
         let works = u32::from(self.device.limits.works_max) + 1;
         let device = &self.device;
@@ -136,12 +136,14 @@ impl Outbound {
     }
 
     /// Room in a completion queue of a worker, which is made if there is none.
-    fn room(&mut self, worker: u16) -> io::Result<QueueRoom> {
+    fn room(&mut self, worker: u16, mailbox: &Arc<Mailbox>) -> io::Result<QueueRoom> {
         let queues = self.queues.entry(worker).or_default();
+        // A worker that ended may have had the number before.
+        queues.retain(|queue| queue.is_of(mailbox));
         if let Some(room) = queues.iter().find_map(SharedQueue::room) {
             return Ok(room);
         }
-        let queue = SharedQueue::new(&self.device)?;
+        let queue = SharedQueue::new(&self.device, mailbox)?;
         queues.push(queue.clone());
         queue
             .room()
@@ -252,9 +254,8 @@ impl Outbound {
 
     /// One of the completion queues has failed: lanes that are opened from now on get others.
     pub(crate) fn forget_queues(&mut self) {
-        self.queues.clear();
-        for mailbox in self.mailboxes.values().filter_map(Weak::upgrade) {
-            mailbox.say(Said::Forgotten);
+        for queue in self.queues.drain().flat_map(|(_, queues)| queues) {
+            queue.forget();
         }
     }
 

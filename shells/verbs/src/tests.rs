@@ -84,6 +84,7 @@ pub(crate) fn turn() -> Turn {
     stub::set_port_flags(0);
     stub::hold_registrations(u64::MAX);
     stub::hold_deregistrations(false);
+    stub::hold_destructions(false);
     stub::set_completions_max(None);
     stub::expect(stub::Expects::Next);
     turn

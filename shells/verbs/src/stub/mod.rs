@@ -94,9 +94,8 @@ static UNPLUGGED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static SLOW: Mutex<u64> = Mutex::new(u64::MAX);
 static FASTER: Condvar = Condvar::new();
 static WAITING: AtomicU32 = AtomicU32::new(0);
-/// Whether calls that deregister wait, and how many do.
-static HOLDS: Mutex<(bool, u32)> = Mutex::new((false, 0));
-static LET_GO: Condvar = Condvar::new();
+static DEREGISTRATIONS: Gate = Gate::new();
+static DESTRUCTIONS: Gate = Gate::new();
 static COMPLETIONS_MAX: AtomicU32 = AtomicU32::new(ALL_COMPLETIONS);
 /// Places of a completion queue, if nothing else is said.
 const ALL_COMPLETIONS: u32 = 1 << 16;
@@ -254,14 +253,60 @@ pub(crate) fn registrations_held() -> u32 {
 /// Makes calls that deregister memory wait, or not any more.
 #[cfg(test)]
 pub(crate) fn hold_deregistrations(held: bool) {
-    HOLDS.lock().unwrap_or_else(PoisonError::into_inner).0 = held;
-    LET_GO.notify_all();
+    DEREGISTRATIONS.hold(held);
 }
 
 /// How many of them wait.
 #[cfg(test)]
 pub(crate) fn deregistrations_held() -> u32 {
-    HOLDS.lock().unwrap_or_else(PoisonError::into_inner).1
+    DEREGISTRATIONS.waiting()
+}
+
+/// Makes calls that destroy queue pairs wait, or not any more.
+#[cfg(test)]
+pub(crate) fn hold_destructions(held: bool) {
+    DESTRUCTIONS.hold(held);
+}
+
+/// How many of them wait.
+#[cfg(test)]
+pub(crate) fn destructions_held() -> u32 {
+    DESTRUCTIONS.waiting()
+}
+
+/// Where calls wait while it is held.
+struct Gate {
+    /// Whether it is, and how many wait.
+    state: Mutex<(bool, u32)>,
+    opened: Condvar,
+}
+
+impl Gate {
+    const fn new() -> Self {
+        Self {
+            state: Mutex::new((false, 0)),
+            opened: Condvar::new(),
+        }
+    }
+
+    #[cfg(test)]
+    fn hold(&self, held: bool) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0 = held;
+        self.opened.notify_all();
+    }
+
+    #[cfg(test)]
+    fn waiting(&self) -> u32 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1 += 1;
+        let waits = |(held, _): &mut (bool, u32)| *held;
+        let opened = self.opened.wait_while(state, waits);
+        opened.unwrap_or_else(PoisonError::into_inner).1 -= 1;
+    }
 }
 
 /// Lets completion queues of devices that are opened from now on have so many places at most; `None`: many.
@@ -695,13 +740,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
         return number;
     }
     lies::hang();
-    let mut holds = HOLDS.lock().unwrap_or_else(PoisonError::into_inner);
-    holds.1 += 1;
-    let mut holds = LET_GO
-        .wait_while(holds, |(held, _)| *held)
-        .unwrap_or_else(PoisonError::into_inner);
-    holds.1 -= 1;
-    drop(holds);
+    DEREGISTRATIONS.pass();
     // SAFETY: made above.
     unsafe {
         with(|state| {
@@ -1071,6 +1110,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut raw::Qp) -> c_int {
         return number;
     }
     lies::hang();
+    DESTRUCTIONS.pass();
     // SAFETY: made by `create_qp`.
     unsafe {
         with(|state| {

@@ -5,6 +5,7 @@ use std::time;
 
 use polyrail_transport::memory::Region;
 
+use super::slow::Released;
 use super::*;
 use crate::stub::{Call, Happening, ghosts, ghosts_of};
 
@@ -308,4 +309,34 @@ fn a_worker_that_ends_with_a_lane_that_it_has_not_heard_of_keeps_no_device() {
     Doubt::Failed.end(0);
     drop(pair);
     in_time("all is let go of", || COUNTERS.live.load(SeqCst) == before);
+}
+
+/// A lane that was given up while it was opened keeps its completion queue, and with it the device's opening, until the device's
+/// thread has let go of it: after the worker has heard that the queue is of no use any more. It used not to hear of that.
+#[test]
+fn a_lane_that_was_given_up_keeps_no_device_when_its_queue_pair_is_gone() {
+    let _turn = turn();
+    let mut pair = Pair::with_works_on_their_way();
+    let unheard = LaneId::new(0, RailId(1));
+    pair.endpoint.attach_rail(RailId(1), pair.address.clone());
+    let patience = Duration::from_secs(30);
+    let by = pair.clock.now() + patience;
+    pair.endpoint.open(unheard, Epoch(1), by);
+    let (wakes, _keep) = std::os::unix::net::UnixStream::pair().unwrap();
+    let call = std::os::fd::AsFd::as_fd(&wakes);
+    pair.endpoint.sleep(call, Some(patience)).unwrap();
+    let open = stub::contexts();
+    stub::happen(0, Happening::DeviceFatal);
+    pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+    in_time("opened anew", || stub::contexts() > open);
+
+    let _released = Released;
+    stub::hold_destructions(true);
+    pair.endpoint.close(unheard, Epoch(1));
+    pair.poll();
+    in_time("let go of", || stub::destructions_held() > 0);
+    pair.poll();
+    stub::hold_destructions(false);
+    while pair.said_of_fence() != FENCED {}
+    assert!(!pair.facts.iter().any(|fact| fact.lane == unheard));
 }
