@@ -57,9 +57,16 @@ pub fn ghosts() -> usize {
 /// What programs have not let go of, in words: where something is, and should not be.
 pub fn left() -> String {
     with(|state| {
-        let objects = state.objects.values();
-        let objects: Vec<_> = objects.map(|object| object.kind).collect();
-        format!("{} contexts with {objects:?}", state.contexts.len())
+        let of = |(context, opened): (&usize, &Opened)| {
+            let objects = state.objects.values();
+            let its = objects.filter(|object| object.context == *context);
+            let mut kinds: Vec<_> = its.map(|object| object.kind).collect();
+            kinds.sort_unstable();
+            let failed = if opened.has_failed { ", failed" } else { "" };
+            format!("device {}{failed}: {kinds:?}", opened.device)
+        };
+        let contexts: Vec<_> = state.contexts.iter().map(of).collect();
+        format!("contexts {contexts:#?}")
     })
 }
 

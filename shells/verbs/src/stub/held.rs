@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::ffi::raw::{self, SendWr, Wc};
@@ -17,6 +18,8 @@ const LIFE: Duration = Duration::from_secs(1);
 static HELD: AtomicBool = AtomicBool::new(false);
 /// Works that are held.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// One lets them arrive at a time.
+static LANDING: Mutex<()> = Mutex::new(());
 
 /// A work whose packets are on their way: what becomes of the queue pair that sent them does not stop them.
 #[derive(Clone)]
@@ -90,23 +93,33 @@ pub(super) fn is_held() -> bool {
     HELD.load(Relaxed) || COUNT.load(Relaxed) > 0
 }
 
-/// Lets all works that are held arrive, in order. How many of them did as they were to.
+/// Lets all works that are held arrive, in order, each answered before the next. How many of them did as they were to.
 pub fn land() -> usize {
+    let _alone = LANDING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut landed = 0;
-    // One by one, so that what is posted meanwhile comes behind them.
-    for _ in 0..with(|state| state.flying.len()) {
-        let Some(flying) = with(|state| state.flying.pop_front()) else {
-            break;
-        };
-        // SAFETY: what is registered is mapped.
-        let status = with(|state| unsafe { state.land(&flying) });
-        COUNT.fetch_sub(1, Relaxed);
+    // If nothing is held any more, what is posted behind them meanwhile arrives, too: nobody would let it.
+    let mut left = with(|state| state.flying.len());
+    while left > 0 || !HELD.load(SeqCst) {
+        left = left.saturating_sub(1);
+        let front = with(|state| {
+            let flying = state.flying.front()?.clone();
+            // SAFETY: what is registered is mapped.
+            let status = unsafe { state.land(&flying) };
+            Some((flying, status))
+        });
+        let Some((flying, status)) = front else { break };
         landed += usize::from(status == 0);
-        if flying.says || status != 0 {
-            // Whoever posts locks in the other order.
-            while !with(|state| state.say(&flying, status)) {
-                std::thread::yield_now();
+        let is_told = flying.says || status != 0;
+        // It is on its way until it has been answered, so that nothing passes it. Whoever posts locks in the other order.
+        while !with(|state| {
+            let is_over = !is_told || state.say(&flying, status);
+            if is_over {
+                state.flying.pop_front();
+                COUNT.fetch_sub(1, Relaxed);
             }
+            is_over
+        }) {
+            std::thread::yield_now();
         }
     }
     landed
