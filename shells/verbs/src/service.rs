@@ -248,6 +248,16 @@ impl Serve for Loop {
 
     fn finish(mut self) {
         self.inbound.end_all();
+        let context = &self.device.context;
+        if self.has_failed || context.has_failed() || context.is_in_doubt() {
+            // What it may go on with is known to be over once it has been opened anew, and nobody does that after this.
+            if let Err(error) = self.site.reopen() {
+                let name = &self.device.name;
+                log::warn!(
+                    "verbs: {name} is not there again, and keeps what it may touch: {error}"
+                );
+            }
+        }
     }
 }
 

@@ -340,3 +340,24 @@ fn a_lane_that_was_given_up_keeps_no_device_when_its_queue_pair_is_gone() {
     while pair.said_of_fence() != FENCED {}
     assert!(!pair.facts.iter().any(|fact| fact.lane == unheard));
 }
+
+/// A device that is there again is not always opened anew before the engine ends: that was tried a moment ago.
+#[test]
+fn memory_is_free_when_a_transport_ends_whose_device_has_just_come_back() {
+    let _turn = turn();
+    for doubt in DOUBTS {
+        let mut pair = Pair::with_works_on_their_way();
+        let regions = [pair.local.clone(), pair.remote.clone()];
+        (0..2).for_each(|device| doubt.begin(device));
+        pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+        assert_eq!(pair.said_of_fence(), UNFENCEABLE, "{doubt:?}");
+        assert!(regions.iter().all(|region| !region.revoke()), "{doubt:?}");
+        (0..2).for_each(|device| doubt.end(device));
+        drop(pair);
+        for region in regions {
+            in_time(doubt, || region.revoke());
+        }
+        stub::land();
+        assert_eq!(ghosts(), 0, "{doubt:?}");
+    }
+}
