@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -441,12 +442,41 @@ fn memory_that_a_target_shares_is_written_while_it_is_stopped() {
     let initiator = Initiator::with(&target, BYTES, config, Hooks::default());
     initiator.moves(initiator.request(Op::Write, 0, 0, 1));
     target.stop();
-    fill(&initiator.region, MEANT);
-    completed(&initiator.all(Op::Write));
-    fill(&initiator.region, 0);
-    completed(&initiator.all(Op::Read));
-    assert_eq!(count(&initiator.region, MEANT), BYTES);
+    // A thread that copies may have to wait for a processor for a long time: what it has begun is not lost, and whoever opened the
+    // lane anew would need the target for that.
+    for others in [0, 10] {
+        let _busy = Busy::start(others);
+        fill(&initiator.region, MEANT);
+        completed(&initiator.all(Op::Write));
+        fill(&initiator.region, 0);
+        completed(&initiator.all(Op::Read));
+        assert_eq!(count(&initiator.region, MEANT), BYTES);
+    }
     target.signal(Signal::CONT);
+}
+
+/// Threads that want processors for themselves, until it is dropped.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn start(threads: usize) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        for _ in 0..threads {
+            let ends = ends.clone();
+            std::thread::spawn(move || {
+                while !ends.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self(ends)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]

@@ -42,9 +42,14 @@ const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 /// that did not fit.
 const AGAIN: Duration = Duration::from_millis(1);
 
+/// How long a lane may stand still. A thread that copies waits for a processor where others want them all; and a lane that is given
+/// up by mistake has to be asked for anew, of a process that may be stopped.
+const PATIENCE_MS: u16 = 250;
+
 const LIMITS: LaneLimits = LaneLimits {
     // What the target has carried out completes before the facts of a fence: the count is nothing more.
     counts: true,
+    patience_ms: PATIENCE_MS,
     ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)
 };
 
