@@ -628,6 +628,7 @@ impl Pair {
             };
             // However slow this machine is, what is late here is not lost.
             config.health.progress_floor = PATIENCE;
+            config.health.fence_timeout = PATIENCE;
             let hooks = Hooks {
                 transports: kind.plugins(),
                 ..Hooks::default()
