@@ -14,6 +14,10 @@ use crate::time::{Duration, Instant};
 use crate::units::{PeerId, PlanId, RailId, Rate};
 use crate::work::Op;
 
+/// A rail that passes less than one part in so many of what was told of it gets company, though all that comes is a slice at a time:
+/// its port may have come up at a hundredth of its rate. Where one slice at a time is all that is asked, others look slow, too.
+const CRAWL_FACTOR: u64 = 64;
+
 /// Which rails a request's slices can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
@@ -263,10 +267,14 @@ impl OpenRails {
         self.spots.iter().all(|spot| spot.load.inflight_bytes > 0)
     }
 
-    /// Whether what is left, though no more than a slice, is to be cut for more rails than these.
+    /// Whether what is left, though no more than a slice, is to be cut for more rails than these, or to go over another one.
     pub(super) fn want_help(&self, shared: &Shared<'_>, bytes: u64) -> bool {
+        let crawls = |rail| {
+            shared.rate_units(rail).saturating_mul(CRAWL_FACTOR) < shared.nominal_units(rail)
+        };
         let wants_help = |spot: &Spot| {
-            spot.tier >= self.closed_tier && spot.wants_help(bytes, shared.delay_mean(spot.rail))
+            spot.tier >= self.closed_tier
+                && (spot.wants_help(bytes, shared.delay_mean(spot.rail)) || crawls(spot.rail))
         };
         self.spots.iter().any(wants_help)
     }

@@ -89,6 +89,7 @@ library![
     "jitter-small-beside-urgent",
     "two-works-a-lane",
     "first-transfer-late",
+    "port-at-a-hundredth",
     "slow-rank-of-many-rails",
     "deadlines-behind-a-bottleneck",
     "urgent-beside-bulk",

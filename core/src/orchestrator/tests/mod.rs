@@ -1019,6 +1019,28 @@ fn a_request_that_more_rails_would_shorten_opens_their_lanes() {
 }
 
 #[test]
+fn small_requests_one_at_a_time_do_not_stay_on_a_rail_that_crawls() {
+    // An arena found it: no other lane was opened, as a request of one slice is no shorter on several.
+    for (slower, lanes) in [(400, 4), (8, 1)] {
+        let mut world = World::new(Policy::Spray, 4);
+        let link = &mut world.links[0];
+        link.rate = Rate::from_bytes_per_sec(link.rate.bytes_per_sec() / slower);
+        for tag in 0..40 {
+            world.submit(tag, Op::Write, 4 << 10);
+            world.run_until_reported(tag as usize + 1, Duration::from_millis(100));
+        }
+        let opened = world.log.iter().filter(|line| line.contains("Open"));
+        assert_eq!(opened.count(), lanes, "{slower}: {:?}", world.log);
+        let others: u64 = (1..4).map(|rail| world.done_bytes(rail)).sum();
+        assert_eq!(
+            others > 30 * (4 << 10),
+            lanes > 1,
+            "{slower}: {others} bytes"
+        );
+    }
+}
+
+#[test]
 fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 30);
