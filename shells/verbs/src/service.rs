@@ -253,9 +253,7 @@ impl Serve for Loop {
             // What it may go on with is known to be over once it has been opened anew, and nobody does that after this.
             if let Err(error) = self.site.reopen() {
                 let name = &self.device.name;
-                log::warn!(
-                    "verbs: {name} is not there again, and keeps what it may touch: {error}"
-                );
+                complain!("verbs: {name} is not there again, and keeps what it may touch: {error}");
             }
         }
     }
