@@ -248,13 +248,12 @@ impl Serve for Loop {
 
     fn finish(mut self) {
         self.inbound.end_all();
-        let context = &self.device.context;
-        if self.has_failed || context.has_failed() || context.is_in_doubt() {
-            // What it may go on with is known to be over once it has been opened anew, and nobody does that after this.
-            if let Err(error) = self.site.reopen() {
-                let name = &self.device.name;
-                complain!("verbs: {name} is not there again, and keeps what it may touch: {error}");
-            }
+        // Nobody does it after this.
+        if self.device.context.has_to_be_renewed()
+            && let Err(error) = self.site.reopen()
+        {
+            let name = &self.device.name;
+            complain!("verbs: {name} is not there again, and keeps what it may touch: {error}");
         }
     }
 }
@@ -308,7 +307,7 @@ impl Loop {
             self.happened(EventFlags::empty());
         }
         let context = self.device.context.clone();
-        if !self.has_failed && (context.has_failed() || context.is_in_doubt()) {
+        if !self.has_failed && context.has_to_be_renewed() {
             self.device_failed();
         }
         if self.has_failed && context.has_left() {

@@ -185,8 +185,13 @@ impl Context {
     }
 
     /// Whether it failed to let go of something.
-    pub(crate) fn is_in_doubt(&self) -> bool {
+    fn is_in_doubt(&self) -> bool {
         self.in_doubt.load(SeqCst)
+    }
+
+    /// Whether it has failed, or not let go of something: what it may go on with is known to be over once it is opened anew.
+    pub(crate) fn has_to_be_renewed(&self) -> bool {
+        self.has_failed() || self.is_in_doubt()
     }
 
     /// The device has been opened anew since it failed.

@@ -90,10 +90,7 @@ pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 static REGISTRATION_MAX: AtomicU64 = AtomicU64::new(0);
 static REFUSING: AtomicU32 = AtomicU32::new(u32::MAX);
 static UNPLUGGED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
-/// Registrations of so many bytes and more wait.
-static SLOW: Mutex<u64> = Mutex::new(u64::MAX);
-static FASTER: Condvar = Condvar::new();
-static WAITING: AtomicU32 = AtomicU32::new(0);
+static REGISTRATIONS: Gate = Gate::new();
 static DEREGISTRATIONS: Gate = Gate::new();
 static DESTRUCTIONS: Gate = Gate::new();
 static COMPLETIONS_MAX: AtomicU32 = AtomicU32::new(ALL_COMPLETIONS);
@@ -240,20 +237,19 @@ pub fn be_plain(plain: bool) {
 
 /// Makes registrations of so many bytes and more wait until this is called again; `u64::MAX`: none.
 pub fn hold_registrations(bytes: u64) {
-    *SLOW.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
-    FASTER.notify_all();
+    REGISTRATIONS.hold(bytes);
 }
 
 /// How many registrations wait.
 #[cfg(test)]
 pub(crate) fn registrations_held() -> u32 {
-    WAITING.load(SeqCst)
+    REGISTRATIONS.waiting()
 }
 
 /// Makes calls that deregister memory wait, or not any more.
 #[cfg(test)]
 pub(crate) fn hold_deregistrations(held: bool) {
-    DEREGISTRATIONS.hold(held);
+    DEREGISTRATIONS.hold(if held { 0 } else { u64::MAX });
 }
 
 /// How many of them wait.
@@ -265,7 +261,7 @@ pub(crate) fn deregistrations_held() -> u32 {
 /// Makes calls that destroy queue pairs wait, or not any more.
 #[cfg(test)]
 pub(crate) fn hold_destructions(held: bool) {
-    DESTRUCTIONS.hold(held);
+    DESTRUCTIONS.hold(if held { 0 } else { u64::MAX });
 }
 
 /// How many of them wait.
@@ -276,22 +272,21 @@ pub(crate) fn destructions_held() -> u32 {
 
 /// Where calls wait while it is held.
 struct Gate {
-    /// Whether it is, and how many wait.
-    state: Mutex<(bool, u32)>,
+    /// For so many bytes and more it is, and so many calls wait.
+    state: Mutex<(u64, u32)>,
     opened: Condvar,
 }
 
 impl Gate {
     const fn new() -> Self {
         Self {
-            state: Mutex::new((false, 0)),
+            state: Mutex::new((u64::MAX, 0)),
             opened: Condvar::new(),
         }
     }
 
-    #[cfg(test)]
-    fn hold(&self, held: bool) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).0 = held;
+    fn hold(&self, bytes: u64) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0 = bytes;
         self.opened.notify_all();
     }
 
@@ -300,10 +295,10 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    fn pass(&self) {
+    fn pass(&self, bytes: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.1 += 1;
-        let waits = |(held, _): &mut (bool, u32)| *held;
+        let waits = |(from, _): &mut (u64, u32)| bytes >= *from;
         let opened = self.opened.wait_while(state, waits);
         opened.unwrap_or_else(PoisonError::into_inner).1 -= 1;
     }
@@ -675,14 +670,7 @@ unsafe extern "C" fn reg_mr_iova2(
     if REFUSING.load(SeqCst) == device || most > 0 && length as u64 > most {
         return null(libc::EINVAL);
     }
-    let slow = SLOW.lock().unwrap_or_else(PoisonError::into_inner);
-    if length as u64 >= *slow {
-        WAITING.fetch_add(1, SeqCst);
-        drop(FASTER.wait_while(slow, |slow| length as u64 >= *slow));
-        WAITING.fetch_sub(1, SeqCst);
-    } else {
-        drop(slow);
-    }
+    REGISTRATIONS.pass(length as u64);
     let error = refused(Call::RegMr);
     if error != 0 {
         return null(error);
@@ -740,7 +728,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
         return number;
     }
     lies::hang();
-    DEREGISTRATIONS.pass();
+    DEREGISTRATIONS.pass(0);
     // SAFETY: made above.
     unsafe {
         with(|state| {
@@ -1110,7 +1098,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut raw::Qp) -> c_int {
         return number;
     }
     lies::hang();
-    DESTRUCTIONS.pass();
+    DESTRUCTIONS.pass(0);
     // SAFETY: made by `create_qp`.
     unsafe {
         with(|state| {

@@ -66,6 +66,18 @@ impl Pair {
         pair
     }
 
+    /// Opens another lane, and waits until the worker would hear of that, which it does not: nothing else rouses it.
+    fn opened_unheard(&mut self) -> LaneId {
+        let lane = LaneId::new(0, RailId(1));
+        self.endpoint.attach_rail(lane.rail(), self.address.clone());
+        let patience = Duration::from_secs(30);
+        let by = self.clock.now() + patience;
+        self.endpoint.open(lane, Epoch(1), by);
+        let (wakes, _keep) = std::os::unix::net::UnixStream::pair().unwrap();
+        self.endpoint.sleep(wakes.as_fd(), Some(patience)).unwrap();
+        lane
+    }
+
     /// Waits for what is said of a fence, with nothing else in between but that the lane is broken.
     fn said_of_fence(&mut self) -> LaneFact {
         loop {
@@ -293,15 +305,7 @@ fn a_worker_that_ends_with_a_lane_that_it_has_not_heard_of_keeps_no_device() {
     let before = COUNTERS.live.load(SeqCst);
     let mut pair = Pair::new();
     pair.opened(1);
-    let unheard = LaneId::new(0, RailId(1));
-    pair.endpoint.attach_rail(RailId(1), pair.address.clone());
-    let patience = Duration::from_secs(30);
-    let by = pair.clock.now() + patience;
-    pair.endpoint.open(unheard, Epoch(1), by);
-    // Nothing else rouses it.
-    let (wakes, _keep) = std::os::unix::net::UnixStream::pair().unwrap();
-    let call = std::os::fd::AsFd::as_fd(&wakes);
-    pair.endpoint.sleep(call, Some(patience)).unwrap();
+    pair.opened_unheard();
     Doubt::Failed.begin(0);
     let other = pair.initiator.endpoint(0, pair.clock).unwrap();
     drop(std::mem::replace(&mut pair.endpoint, other));
@@ -317,14 +321,7 @@ fn a_worker_that_ends_with_a_lane_that_it_has_not_heard_of_keeps_no_device() {
 fn a_lane_that_was_given_up_keeps_no_device_when_its_queue_pair_is_gone() {
     let _turn = turn();
     let mut pair = Pair::with_works_on_their_way();
-    let unheard = LaneId::new(0, RailId(1));
-    pair.endpoint.attach_rail(RailId(1), pair.address.clone());
-    let patience = Duration::from_secs(30);
-    let by = pair.clock.now() + patience;
-    pair.endpoint.open(unheard, Epoch(1), by);
-    let (wakes, _keep) = std::os::unix::net::UnixStream::pair().unwrap();
-    let call = std::os::fd::AsFd::as_fd(&wakes);
-    pair.endpoint.sleep(call, Some(patience)).unwrap();
+    let unheard = pair.opened_unheard();
     let open = stub::contexts();
     stub::happen(0, Happening::DeviceFatal);
     pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
