@@ -538,7 +538,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         };
         let is_more = need.unbound_bytes > u64::from(need.slice_bytes)
             || self.open_rails.is_busy()
-            || self.open_rails.want_help(self.shared, need.unbound_bytes);
+            || self.open_rails.want_help(self.view(), need.unbound_bytes);
         self.open_rails.asked_lanes = is_more;
         self.open_more(now, way, wants, some_open, is_more)
     }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::lane::{Lane, kib_of};
+use super::lane::{Lane, Phase, kib_of};
 use super::path::Lead;
 use super::{Chooser, Orchestrator, PlanRow};
 use crate::plan::{NO_RAILS, PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
@@ -13,10 +13,6 @@ use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, PlanId, RailId, Rate};
 use crate::work::Op;
-
-/// A rail that passes less than one part in so many of what was told of it gets company, though all that comes is a slice at a time:
-/// its port may have come up at a hundredth of its rate. Where one slice at a time is all that is asked, others look slow, too.
-const CRAWL_FACTOR: u64 = 64;
 
 /// Which rails a request's slices can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +80,12 @@ impl<'b> View<'b> {
         let lane = self.lanes.get(rail.index());
         self.shared.health(rail).is_some_and(RailHealth::is_healthy)
             && !lane.is_some_and(Lane::is_given_up)
+    }
+
+    /// Whether a healthy rail's lane has not been opened.
+    fn is_closed(&self, rail: RailId) -> bool {
+        let lane = self.lanes.get(rail.index());
+        lane.is_some_and(|lane| lane.phase == Phase::Closed) && self.is_healthy(rail)
     }
 
     /// A rail, if it is healthy and its lane open for slices.
@@ -268,15 +270,23 @@ impl OpenRails {
     }
 
     /// Whether what is left, though no more than a slice, is to be cut for more rails than these, or to go over another one.
-    pub(super) fn want_help(&self, shared: &Shared<'_>, bytes: u64) -> bool {
-        let crawls = |rail| {
-            shared.rate_units(rail).saturating_mul(CRAWL_FACTOR) < shared.nominal_units(rail)
-        };
-        let wants_help = |spot: &Spot| {
-            spot.tier >= self.closed_tier
-                && (spot.wants_help(bytes, shared.delay_mean(spot.rail)) || crawls(spot.rail))
-        };
-        self.spots.iter().any(wants_help)
+    pub(super) fn want_help(&self, view: View<'_>, bytes: u64) -> bool {
+        let delay = |spot: &Spot| view.shared.delay_mean(spot.rail);
+        let wants_help =
+            |spot: &Spot| spot.tier >= self.closed_tier && spot.wants_help(bytes, delay(spot));
+        self.spots.iter().any(wants_help) || self.are_slow(view, bytes)
+    }
+
+    /// Whether a rail whose lane is closed would take at most half as long as each of these: the port of the first one may have come
+    /// up at a fraction of its rate, and of slices that come one at a time none asks for another.
+    fn are_slow(&self, view: View<'_>, bytes: u64) -> bool {
+        let time = |load: spray::Load| load.predicted(bytes);
+        let own = self.spots.iter().map(|spot| time(spot.load)).min();
+        let rails = self.way.into_iter().flat_map(|way| view.rails_in_use(way));
+        let closed = rails.filter(|rail| view.is_closed(rail.rail));
+        let loads = closed.filter_map(|rail| view.shared.load(rail.rail));
+        let times = own.zip(loads.map(time).min());
+        times.is_some_and(|(own, other)| other.times(2) <= own)
     }
 
     /// Whether a rail on it has no room because of what others have on its device.
