@@ -7,7 +7,7 @@ use super::{Chooser, Event, Orchestrator, Reason};
 use crate::failover::{Decision, Failover};
 use crate::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, Plan, PlanRail, of_rails};
 use crate::rail::spray::Spot;
-use crate::rail::units_of;
+use crate::rail::{RATE_UNIT, units_of};
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PlanId, RailId, Rate, RequestId};
 use crate::work::Cause;
@@ -34,6 +34,14 @@ fn is_slow(units: u64, other: u64) -> bool {
 /// And used again from four fifths of it on.
 fn is_back(units: u64, other: u64) -> bool {
     units.saturating_mul(5) >= other.saturating_mul(4)
+}
+
+/// How fast it is with so many bytes to move at a time: what is far away passes little of what it could.
+fn with_load(units: u64, delay: Duration, bytes: u64) -> u64 {
+    let rate = Rate::from_bytes_per_sec(units.saturating_mul(RATE_UNIT));
+    let bytes = bytes.clamp(1, u32::MAX.into());
+    let on_way = rate.bytes_in(delay);
+    units.saturating_mul(bytes) / bytes.saturating_add(on_way)
 }
 
 /// How fast each transport of a plan is, in units of [`crate::rail::RATE_UNIT`]; 0: it has no rail that can be used at once.
@@ -237,6 +245,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 };
             }
         }
+        self.leave_out_far(way, preferred, &mut speeds);
         let span = SLOW_SPAN + self.delay(of_rank(preferred)).times(4);
         let seen = self.seen(of_rank(preferred));
         let Some(row) = self.plans.get_mut(way.plan.index as usize) else {
@@ -258,6 +267,26 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let rails = self.view().rails(way).iter();
         let delays = rails.map(|rail| self.shared.delay_base(rail.rail));
         delays.max().unwrap_or(Duration::ZERO)
+    }
+
+    /// The one in use is not left for a faster one that is slow beside it with what there is to move now: that one is farther away.
+    fn leave_out_far(&self, way: Way, preferred: u8, speeds: &mut Speeds) {
+        let rails = self.plan(way.plan).into_iter().flat_map(Plan::all_rails);
+        let inflight = rails.map(|rail| self.shared.inflight_bytes(rail.rail));
+        let bytes = inflight.fold(self.unbound_bytes(way.peer), u64::saturating_add);
+        let passes = |rank: u8, units| {
+            let rails = self.view().rails(Way { rank, ..way }).iter();
+            let delays = rails.map(|rail| self.shared.delay_base(rail.rail));
+            with_load(units, delays.min().unwrap_or(Duration::ZERO), bytes)
+        };
+        let used = speeds.get(usize::from(preferred)).copied().unwrap_or(0);
+        let used_passes = passes(preferred, used);
+        let later = (0..).zip(speeds).filter(|(rank, _)| *rank > preferred);
+        for (rank, speed) in later {
+            if is_slow(used, *speed) && is_slow(passes(rank, *speed), used_passes) {
+                *speed = 0;
+            }
+        }
     }
 
     /// What the rails of a way have carried, and whether something is in flight there.

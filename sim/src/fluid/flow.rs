@@ -43,31 +43,28 @@ impl<'a> Flow<'a> {
         flows.collect()
     }
 
-    /// Of a class's routes, those of the transport that its requests use, one at a time: the first one that has usable
-    /// rails, unless the next one passes more than twice as much.
+    /// Of a class's routes, those of the transport that its requests use, one at a time, if there is much to move: the first
+    /// one that has usable rails, unless the next one passes more than twice as much.
     pub(super) fn routes(&self, class: &Class) -> Vec<usize> {
+        self.transports(class).pop().unwrap_or_default()
+    }
+
+    /// The same behind those of the transports before it: with little to move, a nearer one may be faster.
+    pub(super) fn transports(&self, class: &Class) -> Vec<Vec<usize>> {
         let usable = class.routes.iter().copied();
-        let usable: Vec<_> = usable.filter(|route| self.is_usable(*route)).collect();
+        let mut usable: Vec<_> = usable.filter(|route| self.is_usable(*route)).collect();
         let rank = |route: &usize| self.setup.rails[self.rail(*route)].rank;
-        let mut ranks: Vec<_> = usable.iter().map(rank).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        if ranks.len() < 2 {
-            return usable;
-        }
-        let of_rank = |wanted: u8| -> Vec<usize> {
-            let of_rank = usable.iter().filter(|route| rank(route) == wanted);
-            of_rank.copied().collect()
-        };
-        let rate = |routes: &[usize]| self.together(routes, u64::MAX);
-        let transports = ranks.into_iter().map(of_rank);
-        let better = |present: Vec<usize>, next: Vec<usize>| match rate(&present)
-            < rate(&next) / LEFT_BELOW
-        {
+        usable.sort_by_key(rank);
+        let transports = usable.chunk_by(|one, other| rank(one) == rank(other));
+        let mut transports: Vec<_> = transports.map(<[usize]>::to_vec).collect();
+        let rate = |index: usize| self.together(&transports[index], u64::MAX);
+        let better = |used: usize, next: usize| match rate(used) < rate(next) / LEFT_BELOW {
             true => next,
-            false => present,
+            false => used,
         };
-        transports.reduce(better).unwrap_or_default()
+        let used = (0..transports.len()).reduce(better);
+        transports.truncate(used.map_or(0, |used| used + 1));
+        transports
     }
 
     fn rail(&self, route: usize) -> usize {

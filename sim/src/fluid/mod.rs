@@ -6,7 +6,8 @@
 //! receiver and of each pair; for the submitters of a workload, whose closed loops cannot go round faster than `turns`
 //! says, those of workloads that are alike together too; and for each submitter by itself. The largest of these times counts.
 //!
-//! Only what completed is counted. A request uses one transport at a time. Lanes have to open first. A lane on which a
+//! Only what completed is counted. A request uses one transport at a time: of those that are the best for much or for
+//! little, the one that passes more of what there is. Lanes have to open first. A lane on which a
 //! work failed is fenced and opened anew, and its rail passes nothing meanwhile. While all submitters pause, no time
 //! passes.
 
@@ -273,14 +274,23 @@ impl Bound<'_> {
         let pause_ns = done().map(paused_ns).sum::<u64>() / batches.max(1);
         let starts_at = self.starts_at(class);
         let flows = self.flows.iter();
-        let turns: Vec<_> = flows
-            .map(|flow| Turns::new(self.setup, class, *flow))
-            .collect();
+        let of_flow = |flow: &Flow<'_>| -> Vec<_> {
+            let transports = flow.transports(class).into_iter();
+            let turns = |routes| Turns::new(self.setup, class, *flow, routes);
+            transports.map(turns).collect()
+        };
+        let turns: Vec<_> = flows.map(of_flow).collect();
+        let fastest = |turns: &[Turns<'_>], count, pause_ns| {
+            let rates = turns
+                .iter()
+                .map(|turns| turns.bytes_per_sec(count, pause_ns));
+            rates.max().unwrap_or(0)
+        };
         let capacity = |count, pause_ns| Capacity {
             starts: self.starts.clone(),
             rates: turns
                 .iter()
-                .map(|turns| turns.bytes_per_sec(count, pause_ns))
+                .map(|turns| fastest(turns, count, pause_ns))
                 .collect(),
         };
         let together = capacity(class.count(), pause_ns).passed_at(starts_at, self.bytes(class));

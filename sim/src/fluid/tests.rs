@@ -77,7 +77,9 @@ fn two_rails() -> String {
 fn loops(rest: &str) -> u64 {
     let setup = setup(rest);
     let class = &Class::all(&setup)[0];
-    Turns::new(&setup, class, Flow::all(&setup)[0]).bytes_per_sec(class.count(), 0) / 1_000_000
+    let flow = Flow::all(&setup)[0];
+    let turns = Turns::new(&setup, class, flow, flow.routes(class));
+    turns.bytes_per_sec(class.count(), 0) / 1_000_000
 }
 
 #[test]
@@ -198,6 +200,19 @@ fn one_transport_counts_at_a_time() {
     // Slow, but not cut: left at less than half.
     let slow = "[[fault]]\nat_ms = 1\nkind = \"slow\"\nfactor = 0.1\ntarget = \"a/x\"\n";
     assert_eq!(rates(4, slow), [10 * GB, 4 * GB]);
+}
+
+#[test]
+fn a_near_transport_counts_where_there_is_little_to_move() {
+    // 8 kB take 2 + 8 µs over the first one, and 1,000 µs over the second, which passes sixteen times as much.
+    let text = own_rail("x", 1, 2) + &own_rail("y", 16, 1_000) + "rank = 1\n";
+    let small = setup(&(text.clone() + &work("a", "b", 8_000, 1)));
+    let least = least_time(&small, &moved(&[(1_000, 8_000_000)])).unwrap();
+    assert!(least.abs_diff(10 * MS) <= MS / 100, "{least}");
+    // 80 MB take 80 ms over the first one, and 6 ms over the second.
+    let large = setup(&(text + &work("a", "b", 80_000_000, 1)));
+    let least = least_time(&large, &moved(&[(10, 800_000_000)])).unwrap();
+    assert!(least.abs_diff(60 * MS) <= MS, "{least}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ struct Level {
     own: Vec<f64>,
 }
 
-/// The turns of a class in one interval.
+/// The turns of a class over one transport in one interval.
 pub(super) struct Turns<'a> {
     setup: &'a Setup,
     class: &'a Class,
@@ -36,13 +36,18 @@ pub(super) struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    pub(super) fn new(setup: &'a Setup, class: &'a Class, flow: Flow<'_>) -> Self {
+    /// Over these routes.
+    pub(super) fn new(
+        setup: &'a Setup,
+        class: &'a Class,
+        flow: Flow<'_>,
+        mut routes: Vec<usize>,
+    ) -> Self {
         let mut turns = Self {
             setup,
             class,
             levels: Vec::new(),
         };
-        let mut routes = flow.routes(class);
         routes.sort_by_key(|route| setup.routes[*route].delay_ns);
         let mut before = 0.0;
         let base = |route: &usize| setup.routes[*route].delay_ns;

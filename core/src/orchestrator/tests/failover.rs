@@ -304,3 +304,35 @@ fn a_transport_is_not_left_for_one_that_was_only_told_to_be_better() {
     assert!(first > can / 100 * 97, "{first} of {can}");
     assert_eq!(world.failovers, []);
 }
+
+#[test]
+fn a_transport_is_not_left_for_one_that_is_too_far_for_what_there_is_to_move() {
+    // The second is twenty times as fast and 5 ms away, where a block of 64 KiB takes 1.3 ms on the first. (bytes at a time,
+    // whether the first is left)
+    for (length, is_left) in [(4 << 10, false), (64 << 10, false), (16 << 20, true)] {
+        let mut world = World::ranked(config(Policy::Spray, 3), &[1, 1]);
+        world.links[0].rate = Rate::from_bytes_per_sec(50_000_000);
+        world.links[1].delay = Duration::from_millis(5);
+        let estimate = EstimateConfig {
+            delay_base: world.links[1].delay,
+            ..of_tier(0)
+        };
+        let far = RailConfig {
+            peer: PEER,
+            device: DeviceId(1),
+            estimate,
+        };
+        assert!(world.core.shared.install_rail(RailId(1), far));
+        for tag in 0..200 {
+            world.submit(tag, Op::Write, length);
+            world.run_until_reported(tag as usize + 1, Duration::from_secs(1));
+        }
+        let [first, second] = [0, 1].map(|rail| world.done_bytes(rail));
+        assert_eq!(
+            second > first,
+            is_left,
+            "{length}: {first} and {second} bytes"
+        );
+        assert!(second == 0 || is_left, "{length}: {second} bytes");
+    }
+}
