@@ -478,7 +478,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
             // Each slice is led anew.
             need.slices_max = 1;
         }
-        let view = View::new(self.plans, self.lanes, self.shared, now);
+        let tables = (&*self.plans, &*self.lanes, &self.attempts);
+        let view = View::new(tables, self.shared, now);
         let Some((index, slices)) = self.open_rails.run(view, &need) else {
             self.crowded |= self.open_rails.is_crowded();
             return if usable { Bound::Wait } else { Bound::NoRail };
@@ -550,7 +551,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
         lead: Option<Lead>,
         length: u32,
     ) {
-        let view = View::new(self.plans, self.lanes, self.shared, now);
+        let tables = (&*self.plans, &*self.lanes, &self.attempts);
+        let view = View::new(tables, self.shared, now);
         self.open_rails.fill(view, place, lead, length);
     }
 

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::attempts::Attempts;
 use super::lane::{Lane, Phase, kib_of};
 use super::path::Lead;
 use super::{Chooser, Orchestrator, PlanRow};
@@ -29,6 +30,7 @@ pub(super) struct Way {
 pub(super) struct View<'b> {
     pub(super) plans: &'b [PlanRow],
     pub(super) lanes: &'b [Lane],
+    pub(super) attempts: &'b Attempts<'b>,
     pub(super) shared: &'b Shared<'b>,
     pub(super) now: Instant,
 }
@@ -36,14 +38,14 @@ pub(super) struct View<'b> {
 impl<'b> View<'b> {
     /// For who cannot lend all of core, because the open rails are changed meanwhile.
     pub(super) fn new(
-        plans: &'b [PlanRow],
-        lanes: &'b [Lane],
+        (plans, lanes, attempts): (&'b [PlanRow], &'b [Lane], &'b Attempts<'b>),
         shared: &'b Shared<'b>,
         now: Instant,
     ) -> Self {
         Self {
             plans,
             lanes,
+            attempts,
             shared,
             now,
         }
@@ -92,6 +94,28 @@ impl<'b> View<'b> {
     fn open(&self, rail: RailId) -> Option<(&'b Lane, Healthy<'b>)> {
         let lane = self.lanes.get(rail.index()).filter(|lane| lane.is_open())?;
         Some((lane, self.shared.healthy(rail)?))
+    }
+
+    /// How a rail stands that has no room. If its lane holds as many works as it may, it takes another one when the oldest has ended.
+    fn full(&self, rail: RailId, op: Op) -> Option<spray::Load> {
+        let (lane, healthy) = self.open(rail)?;
+        let load = healthy.load();
+        match lane.room_works(op) {
+            0 => Some(self.without_works(lane, load)),
+            _ => Some(load),
+        }
+    }
+
+    #[cold]
+    fn without_works(&self, lane: &Lane, load: spray::Load) -> spray::Load {
+        let oldest = lane.flight.first_posted();
+        let oldest = oldest.and_then(|index| self.attempts.at(index));
+        // What is not posted yet is about to be.
+        let waited = oldest.map_or(Duration::ZERO, |row| self.now.since(row.posted_at));
+        spray::Load {
+            delay_base: load.delay_base + load.delay_base.minus(waited),
+            ..load
+        }
     }
 
     /// How a rail stands, if it is healthy and its lane open for slices.
@@ -418,32 +442,38 @@ struct All<'b> {
 }
 
 impl All<'_> {
-    /// Those that have no room and are not among the spots.
-    fn full(&self) -> impl Iterator<Item = spray::Load> {
-        let open = |rail: &RailId| self.view.open(*rail);
-        let full = self.open_rails.full.iter().filter_map(open);
-        full.map(|(_, healthy)| healthy.load())
+    fn op(&self) -> Op {
+        self.open_rails.way.map_or(Op::Write, |way| way.op)
     }
 }
 
 impl Look for All<'_> {
     fn inflight_bytes(&self) -> u64 {
-        let spots = self.open_rails.spots.iter().map(|spot| spot.load);
-        let bytes = spots.chain(self.full()).map(|load| load.inflight_bytes);
-        bytes.fold(0, u64::saturating_add)
+        let open_rails = self.open_rails;
+        let spots = open_rails.spots.iter();
+        let spots = spots.map(|spot| spot.load.inflight_bytes);
+        let full = open_rails.full.iter();
+        let full = full.map(|rail| self.view.shared.inflight_bytes(*rail));
+        spots.chain(full).fold(0, u64::saturating_add)
     }
 
     fn sooner(&self, length: u32, than: Duration) -> Sooner {
         let (spots, line) = (self.open_rails.spots.iter(), self.open_rails.line);
         let filled = spots.filter(|spot| !spot.takes(length, line));
-        let loads = filled.map(|spot| spot.load).chain(self.full());
-        Sooner::of(loads, length, than)
+        let loads = filled.filter_map(|spot| match spot.works {
+            0 => self.view.full(spot.rail, self.op()),
+            _ => Some(spot.load),
+        });
+        let full = self.open_rails.full.iter();
+        let full = full.filter_map(|rail| self.view.full(*rail, self.op()));
+        Sooner::of(loads.chain(full), length, than)
     }
 }
 
 impl<P: Chooser> Orchestrator<'_, P> {
     /// What binding looks at.
     pub(super) fn view(&self) -> View<'_> {
-        View::new(self.plans, self.lanes, self.shared, self.open_rails.now)
+        let tables = (&*self.plans, &*self.lanes, &self.attempts);
+        View::new(tables, self.shared, self.open_rails.now)
     }
 }

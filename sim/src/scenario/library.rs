@@ -91,6 +91,7 @@ library![
     "first-transfer-late",
     "port-at-a-twelfth",
     "fast-and-far-transport",
+    "two-works-each-with-each",
     "slow-rank-of-many-rails",
     "deadlines-behind-a-bottleneck",
     "urgent-beside-bulk",

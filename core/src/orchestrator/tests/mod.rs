@@ -1019,6 +1019,38 @@ fn a_request_that_more_rails_would_shorten_opens_their_lanes() {
 }
 
 #[test]
+fn a_lane_that_holds_all_its_works_takes_the_next_one_a_delay_later() {
+    // An arena found it: a slice waited for the fast rail, which was to end it sooner, but could not take it yet. In turn a lane
+    // of two works takes a round trip for two of four slices; both lanes together take one for all.
+    let mut world = World::new(Policy::Spray, 2);
+    for (number, divisor) in [(0, 1), (1, 5)] {
+        let link = &mut world.links[usize::from(number)];
+        link.delay = Duration::from_millis(1);
+        link.rate = Rate::from_bytes_per_sec(link.rate.bytes_per_sec() / divisor);
+        let estimate = EstimateConfig {
+            delay_base: link.delay,
+            ..of_tier(0)
+        };
+        let rail = RailConfig {
+            peer: PEER,
+            device: DeviceId(number),
+            estimate,
+        };
+        assert!(world.core.shared.install_rail(RailId(number), rail));
+        world.limits[usize::from(number)].works_max = 2;
+    }
+    for tag in 0..20 {
+        world.submit(tag, Op::Write, 4 << 16);
+        let submitted_at = world.now;
+        world.run_until_reported(tag as usize + 1, Duration::from_millis(100));
+        let took = world.now.since(submitted_at);
+        // The slow one passes two slices in 660 us. Time is counted in whole milliseconds.
+        let bound = Duration::from_millis(2);
+        assert!(tag < 10 || took <= bound, "{tag}: {took:?}");
+    }
+}
+
+#[test]
 fn small_requests_one_at_a_time_do_not_stay_on_a_rail_that_crawls() {
     // An arena found it: no other lane was opened, as a request of one slice is no shorter on several. 4 KiB take 4 us elsewhere, and
     // 50 us of delay come on top: another rail would take less than half as long from a 15th of the rate down.
