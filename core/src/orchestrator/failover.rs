@@ -246,7 +246,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
             }
         }
         self.leave_out_far(way, preferred, &mut speeds);
-        let span = SLOW_SPAN + self.delay(of_rank(preferred)).times(4);
+        let farthest = self.delays(of_rank(preferred)).max();
+        let span = SLOW_SPAN + farthest.unwrap_or(Duration::ZERO).times(4);
         let seen = self.seen(of_rank(preferred));
         let Some(row) = self.plans.get_mut(way.plan.index as usize) else {
             return;
@@ -262,11 +263,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
         }
     }
 
-    /// The longest base delay of the rails of a way.
-    fn delay(&self, way: Way) -> Duration {
+    /// The base delays of the rails of a way.
+    fn delays(&self, way: Way) -> impl Iterator<Item = Duration> {
         let rails = self.view().rails(way).iter();
-        let delays = rails.map(|rail| self.shared.delay_base(rail.rail));
-        delays.max().unwrap_or(Duration::ZERO)
+        rails.map(|rail| self.shared.delay_base(rail.rail))
     }
 
     /// The one in use is not left for a faster one that is slow beside it with what there is to move now: that one is farther away.
@@ -275,9 +275,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let inflight = rails.map(|rail| self.shared.inflight_bytes(rail.rail));
         let bytes = inflight.fold(self.unbound_bytes(way.peer), u64::saturating_add);
         let passes = |rank: u8, units| {
-            let rails = self.view().rails(Way { rank, ..way }).iter();
-            let delays = rails.map(|rail| self.shared.delay_base(rail.rail));
-            with_load(units, delays.min().unwrap_or(Duration::ZERO), bytes)
+            let nearest = self.delays(Way { rank, ..way }).min();
+            with_load(units, nearest.unwrap_or(Duration::ZERO), bytes)
         };
         let used = speeds.get(usize::from(preferred)).copied().unwrap_or(0);
         let used_passes = passes(preferred, used);

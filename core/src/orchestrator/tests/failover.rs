@@ -317,12 +317,7 @@ fn a_transport_is_not_left_for_one_that_is_too_far_for_what_there_is_to_move() {
             delay_base: world.links[1].delay,
             ..of_tier(0)
         };
-        let far = RailConfig {
-            peer: PEER,
-            device: DeviceId(1),
-            estimate,
-        };
-        assert!(world.core.shared.install_rail(RailId(1), far));
+        world.tell(1, estimate);
         for tag in 0..200 {
             world.submit(tag, Op::Write, length);
             world.run_until_reported(tag as usize + 1, Duration::from_secs(1));

@@ -398,6 +398,16 @@ impl World<'_> {
         self.future.insert((self.now + after, self.counter), what);
     }
 
+    /// A rail on its own device is installed anew, and told this.
+    fn tell(&self, rail: u16, estimate: EstimateConfig) {
+        let config = RailConfig {
+            peer: PEER,
+            device: DeviceId(rail),
+            estimate,
+        };
+        assert!(self.core.shared.install_rail(RailId(rail), config));
+    }
+
     /// Breaks every lane on a rail: error completions, as a reset gives.
     fn reset_rail(&mut self, rail: u16) {
         let broken: Vec<_> = self
@@ -1031,12 +1041,7 @@ fn a_lane_that_holds_all_its_works_takes_the_next_one_a_delay_later() {
             delay_base: link.delay,
             ..of_tier(0)
         };
-        let rail = RailConfig {
-            peer: PEER,
-            device: DeviceId(number),
-            estimate,
-        };
-        assert!(world.core.shared.install_rail(RailId(number), rail));
+        world.tell(number, estimate);
         world.limits[usize::from(number)].works_max = 2;
     }
     for tag in 0..20 {
@@ -1963,12 +1968,7 @@ fn slices_are_longer_on_rails_that_want_it_while_enough_is_left_for_the_others()
                 slice_span: Duration::from_millis(1),
                 ..of_tier(0)
             };
-            let config = RailConfig {
-                peer: PEER,
-                device: DeviceId(rail),
-                estimate,
-            };
-            assert!(world.core.shared.install_rail(RailId(rail), config));
+            world.tell(rail, estimate);
         }
         world.submit(0, Op::Write, length);
         world.run_until_reported(1, Duration::from_secs(1));

@@ -105,12 +105,7 @@ fn in_lots(rate: Rate, batch_span: Duration) -> World<'static> {
             slice_span: Duration::ZERO,
             batch_span,
         };
-        let config = RailConfig {
-            peer: PEER,
-            device: DeviceId(rail),
-            estimate,
-        };
-        assert!(world.core.shared.install_rail(RailId(rail), config));
+        world.tell(rail, estimate);
         world.links[usize::from(rail)].rate = rate;
     }
     // Both lanes open.
