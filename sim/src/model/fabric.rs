@@ -32,7 +32,7 @@ pub(crate) struct Flight {
     /// Servers that it has started on, and those that are done with it.
     started: u8,
     done: u8,
-    /// Its lane was let go of before it left: it passes without taking time, and never arrives.
+    /// Its lane was let go of while it waited for a server: it passes the rest without taking time, and never arrives.
     pub(crate) dropped: bool,
     stretch: u32,
     /// Its place in the order of all that left.
@@ -244,10 +244,12 @@ impl Fabric {
             .filter(move |flight| flight.lane == lane && flight.epoch == epoch)
     }
 
-    /// A lane is let go of: what has not left yet will not.
-    pub(crate) fn drop_unstarted(&mut self, lane: LaneIndex, epoch: u32) {
+    /// A lane is let go of: what waits for a server then passes it without taking time. What its last one has begun on is on its way.
+    pub(crate) fn drop_waiting(&mut self, lane: LaneIndex, epoch: u32) {
         for flight in self.flights.iter_mut().flatten() {
-            flight.dropped |= flight.lane == lane && flight.epoch <= epoch && flight.started == 0;
+            let is_of_lane = flight.lane == lane && flight.epoch <= epoch;
+            let servers = &self.routes[flight.route as usize].servers;
+            flight.dropped |= is_of_lane && usize::from(flight.started) < servers.len();
         }
     }
 
@@ -288,5 +290,69 @@ impl Fabric {
         if let Some(next) = next {
             self.queue(agenda, next, at, flight);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(lane: LaneIndex, length: u32) -> Flight {
+        Flight {
+            lane,
+            epoch: 0,
+            sequence: 0,
+            cookie: 0,
+            signal: true,
+            op: Op::Write,
+            length,
+            offset: None,
+            route: 0,
+            started: 0,
+            done: 0,
+            dropped: false,
+            stretch: ONE,
+            number: 0,
+            left_at: 0,
+        }
+    }
+
+    /// When the last slice of each lane has passed a device of 1 GB/s and a bottleneck of 100 MB/s behind it, where lane 1 is let go
+    /// of after a slice of each of the three lanes has left.
+    #[test]
+    fn what_a_lane_left_before_a_bottleneck_takes_none_of_its_time() {
+        let route = Route {
+            servers: vec![0, 1],
+            delay_ns: 0,
+            rail: 0,
+        };
+        let mut fabric = Fabric::new(&[false; 2], vec![route], 1, Jitter::default(), 0);
+        let mut agenda = Agenda::default();
+        for (server, rate) in [(0, 1_000_000_000), (1, 100_000_000)] {
+            fabric.set_rate(&mut agenda, 0, server, rate);
+        }
+        for lane in 0..3 {
+            fabric.launch(&mut agenda, 0, flight(lane, 1_000_000));
+        }
+        let mut passed = Vec::new();
+        while let Some((now, what)) = agenda.next() {
+            let What::Served { server, generation } = what else {
+                continue;
+            };
+            if let Some((flight, _)) = fabric.served(&mut agenda, now, server, generation) {
+                let flight = fabric.land(flight).expect("it has passed");
+                passed.push((flight.lane, flight.dropped, now));
+            }
+            // The device is done with all of them then; two wait for the bottleneck.
+            if now == 3_000_000 {
+                fabric.drop_waiting(1, 0);
+            }
+        }
+        let expected = [
+            (0, false, 10_000_000),
+            (1, true, 10_000_000),
+            (2, false, 20_000_000),
+        ];
+        assert_eq!(passed, expected);
     }
 }

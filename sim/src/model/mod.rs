@@ -620,7 +620,7 @@ impl<'a> World<'a> {
                 let row = &mut self.lanes[lane as usize];
                 row.let_go = row.let_go.max(epoch);
                 if self.setup.engine.drops_unsent {
-                    self.fabric.drop_unstarted(lane, epoch);
+                    self.fabric.drop_waiting(lane, epoch);
                 }
                 self.fact(
                     lane,

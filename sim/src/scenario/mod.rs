@@ -131,8 +131,8 @@ pub struct Engine {
     pub told_gbits_per_sec: f64,
     /// The base delay that engines are told of each rail, in microseconds, instead of the true ones; 0: the true ones.
     pub told_delay_us: f64,
-    /// What has not left when its lane is let go of does not leave any more, as devices have it; otherwise it
-    /// passes still, and takes its time.
+    /// What waits for a device or a bottleneck when its lane is let go of does not wait any more, as devices and lossless
+    /// fabrics have it; otherwise it passes still, and takes its time.
     pub drops_unsent: bool,
 }
 
