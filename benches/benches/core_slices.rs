@@ -154,6 +154,7 @@ impl Fleet {
             let config = RailConfig {
                 peer: PeerId(rail / shape.rails),
                 device: DeviceId(rail % shape.rails),
+                far: None,
                 estimate,
             };
             assert!(shared.install_rail(RailId(rail), config));

@@ -445,6 +445,7 @@ fn judged<T>(
             RailConfig {
                 peer,
                 device,
+                far: None,
                 estimate
             }
         ));

@@ -151,6 +151,7 @@ fn with_core<P: Chooser>(policy: P, look: impl FnOnce(&mut Orchestrator<'_, P>))
         let config = RailConfig {
             peer: PeerId(0),
             device: DeviceId(number),
+            far: None,
             estimate: estimate(),
         };
         assert!(shared.install_device(DeviceId(number), estimate()));

@@ -133,6 +133,7 @@ impl<'b> View<'b> {
             rail: rail.rail,
             tier: rail.tier,
             device: healthy.device(),
+            far: healthy.far(),
             works: lane.room_works(op) as u32,
             work_bytes_max: lane.work_bytes_max(),
             slice_bytes,
@@ -261,7 +262,7 @@ impl OpenRails {
             if is_allowed(lead.as_ref(), rail) {
                 self.units += view.shared.rate_units(rail.rail);
                 let device = 1_u64.rotate_left(u32::from(spot.device.0));
-                self.some_share_a_device |= devices & device != 0;
+                self.some_share_a_device |= devices & device != 0 || spot.far.is_some();
                 devices |= device;
                 self.some_longer |= spot.slice_bytes > view.shared.slice_bytes();
                 let _ = self.spots.push(spot);
@@ -409,14 +410,19 @@ impl OpenRails {
         };
         spot.take(now, slices, ahead_bytes);
         let has_window = spot.room.takes(slices.length, self.line);
-        let (rail, device, has_works) = (spot.rail, spot.device, spot.works > 0);
+        let (rail, device, far) = (spot.rail, spot.device, spot.far);
+        let has_works = spot.works > 0;
         let lacks_credits = self.way.is_some_and(|way| way.op == Op::Read) && !has_works;
         if self.some_share_a_device {
             self.asked = None;
             let others = self.spots.iter_mut().enumerate();
-            let others = others.filter(|(other, spot)| *other != index && spot.device == device);
-            for (_, spot) in others {
-                spot.share_device(slices.bytes());
+            for (_, spot) in others.filter(|(other, _)| *other != index) {
+                if spot.device == device {
+                    spot.share_device(slices.bytes());
+                }
+                if far.is_some() && spot.far == far {
+                    spot.share_far(slices.bytes());
+                }
             }
         }
         if !(has_window && has_works) {

@@ -12,6 +12,11 @@ use crate::sync::{AtomicU32, AtomicU64};
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 
+/// In place of a rail's ends: the row is not in use.
+const NO_ENDS: u64 = u64::MAX;
+/// In place of the peer's device: see [`RailConfig::far`].
+const NO_DEVICE: u16 = u16::MAX;
+
 /// In place of the limit of a window.
 pub(super) const NO_CAP: u32 = u32::MAX;
 
@@ -23,6 +28,10 @@ pub struct RailConfig {
     pub peer: PeerId,
     /// The local device it runs on.
     pub device: DeviceId,
+    /// The peer's device that it ends at, if rails from several local devices do: a row of the same table that is no local device's.
+    /// A slice then waits for what they all have in flight there, too. `None`: no other rail of this engine ends there, or it is
+    /// not known.
+    pub far: Option<DeviceId>,
     /// What is known of its speed.
     pub estimate: EstimateConfig,
 }
@@ -39,10 +48,10 @@ pub struct Rail {
     pub(super) done_bytes: AtomicU64,
     pub(super) done_at: AtomicU64,
     pub(super) probed_at: AtomicU64,
+    /// Its peer, the peer's device and its own, 16 bits each.
+    pub(super) ends: AtomicU64,
     /// Limit of the window while the rail comes back after an outage; the greatest number: none.
     pub(super) window_cap: AtomicU32,
-    /// Its peer and its device, 16 bits each.
-    pub(super) ends: AtomicU32,
     /// The rail that it stands in for; [`NIL`]: it is no spare.
     pub(super) stands_in_for: AtomicU32,
     /// Slices that were sent over it after they had been sent before.
@@ -64,7 +73,7 @@ impl Rail {
         done_at: AtomicU64::new(0),
         probed_at: AtomicU64::new(0),
         window_cap: AtomicU32::new(NO_CAP),
-        ends: AtomicU32::new(NIL),
+        ends: AtomicU64::new(NO_ENDS),
         stands_in_for: AtomicU32::new(NIL),
         sent_again: AtomicU32::new(0),
         health: RailHealth::new(),
@@ -78,7 +87,7 @@ impl Rail {
     }
 
     /// All that predicting needs to know of it, in one look.
-    pub(super) fn load(&self, device: Option<&Device>) -> Load {
+    pub(super) fn load(&self, device: Option<&Device>, far: Option<&Device>) -> Load {
         let rate = self.speed.rate();
         Load {
             rate,
@@ -86,13 +95,15 @@ impl Rail {
             inflight_bytes: self.inflight_bytes.load(Relaxed),
             device_bytes: device.map_or(0, Device::all_bytes),
             device_rate: device.map_or(rate, Device::rate),
+            far_bytes: far.map_or(0, Device::all_bytes),
+            far_rate: far.map_or(rate, Device::rate),
         }
     }
 
     /// See [`Shared::reserve`](super::Shared::reserve).
     pub(super) fn reserve(
         &self,
-        device: Option<&Device>,
+        devices: [Option<&Device>; 2],
         now: Instant,
         bytes: u64,
         limit: u64,
@@ -107,7 +118,7 @@ impl Rail {
             self.inflight_bytes.fetch_sub(bytes, AcqRel);
             return None;
         }
-        if let Some(device) = device {
+        for device in devices.into_iter().flatten() {
             device.inflight_bytes.fetch_add(bytes, AcqRel);
         }
         self.used_at.store(now.as_nanos(), Relaxed);
@@ -134,7 +145,7 @@ impl Rail {
     /// Whom it reaches; `None`: the row is not in use.
     pub(super) fn peer(&self) -> Option<PeerId> {
         let ends = self.ends.load(Acquire);
-        (ends != NIL).then_some(PeerId((ends >> 16) as u16))
+        (ends != NO_ENDS).then_some(PeerId((ends >> 32) as u16))
     }
 
     /// The rail that it stands in for; `None`: it is no spare.
@@ -147,6 +158,20 @@ impl Rail {
     pub(super) fn device(&self) -> DeviceId {
         DeviceId(self.ends.load(Relaxed) as u16)
     }
+
+    /// The peer's device that it ends at, if others do as well.
+    pub(super) fn far(&self) -> Option<DeviceId> {
+        let far = (self.ends.load(Relaxed) >> 16) as u16;
+        (far != NO_DEVICE).then_some(DeviceId(far))
+    }
+
+    /// It is in use from now on.
+    pub(super) fn set_ends(&self, config: &RailConfig) {
+        let far = config.far.map_or(NO_DEVICE, |far| far.0);
+        let ends = [config.peer.0, far, config.device.0];
+        let ends = ends.iter().fold(0, |all, end| all << 16 | u64::from(*end));
+        self.ends.store(ends, Release);
+    }
 }
 
 /// A rail, to tell it what has completed there.
@@ -154,6 +179,7 @@ pub(crate) struct Known<'a> {
     pub(super) rail: RailId,
     pub(super) row: &'a Rail,
     pub(super) device: Option<&'a Device>,
+    pub(super) far: Option<&'a Device>,
     /// The usual slice.
     pub(super) slice_bytes: u32,
 }
@@ -168,7 +194,7 @@ impl Known<'_> {
     pub(crate) fn release(&self, bytes: u64) {
         let before = self.row.inflight_bytes.fetch_sub(bytes, AcqRel);
         debug_assert!(before >= bytes, "{bytes} bytes given back of {before}");
-        if let Some(device) = self.device {
+        for device in [self.device, self.far].into_iter().flatten() {
             let before = device.inflight_bytes.fetch_sub(bytes, AcqRel);
             debug_assert!(before >= bytes, "{bytes} bytes given back of {before}");
         }
@@ -197,6 +223,9 @@ impl Known<'_> {
                 device.note_window(row.speed.window_bytes.load(Relaxed));
             }
         }
+        if let Some(far) = self.far {
+            far.learn(seen);
+        }
         if row.window_cap.load(Relaxed) != NO_CAP {
             row.widen(seen.seen_at(), seen.bytes());
         }
@@ -207,6 +236,7 @@ impl Known<'_> {
 pub(crate) struct Healthy<'a> {
     pub(super) row: &'a Rail,
     pub(super) device: Option<&'a Device>,
+    pub(super) far: Option<&'a Device>,
 }
 
 impl Healthy<'_> {
@@ -233,12 +263,17 @@ impl Healthy<'_> {
 
     /// All that predicting needs to know of it.
     pub(crate) fn load(&self) -> Load {
-        self.row.load(self.device)
+        self.row.load(self.device, self.far)
     }
 
     /// The device that it runs on.
     pub(crate) fn device(&self) -> DeviceId {
         self.row.device()
+    }
+
+    /// The peer's device that it ends at, if others do as well.
+    pub(crate) fn far(&self) -> Option<DeviceId> {
+        self.row.far()
     }
 
     /// How long slices on it should be.
@@ -286,6 +321,7 @@ pub(super) const fn a_rail() -> RailConfig {
     RailConfig {
         peer: PeerId(0),
         device: DeviceId(0),
+        far: None,
         estimate: EstimateConfig {
             rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
             delay_base: Duration::ZERO,

@@ -101,8 +101,8 @@ impl<'a> Shared<'a> {
     }
 
     /// Puts a rail into its row, which may have been that of another one that no worker refers to any more: see
-    /// [`crate::orchestrator::Orchestrator::forget_peer`]. `false` if there is no such row, or none for its
-    /// device.
+    /// [`crate::orchestrator::Orchestrator::forget_peer`]. `false` if there is no such row, or none for a
+    /// device at one of its ends, or one for both.
     pub fn install_rail(&self, rail: RailId, config: RailConfig) -> bool {
         if let Some(device) = self.devices.get(config.device.index()) {
             self.count_rail(rail, config.device, device);
@@ -128,8 +128,11 @@ impl<'a> Shared<'a> {
     }
 
     fn install(&self, rail: RailId, stands_in_for: Option<RailId>, config: RailConfig) -> bool {
-        let has_device = self.devices.get(config.device.index()).is_some();
-        let Some(row) = self.rails.get(rail.index()).filter(|_| has_device) else {
+        let has_row = |device: DeviceId| self.devices.get(device.index()).is_some();
+        let has_devices = has_row(config.device)
+            && config.far.is_none_or(has_row)
+            && config.far != Some(config.device);
+        let Some(row) = self.rails.get(rail.index()).filter(|_| has_devices) else {
             return false;
         };
         debug_assert!(
@@ -148,8 +151,7 @@ impl<'a> Shared<'a> {
         row.window_cap.store(NO_CAP, Relaxed);
         row.sent_again.store(0, Relaxed);
         row.health.reset();
-        let ends = u32::from(config.peer.0) << 16 | u32::from(config.device.0);
-        row.ends.store(ends, Release);
+        row.set_ends(&config);
         true
     }
 
@@ -321,13 +323,14 @@ impl<'a> Shared<'a> {
         row.health.is_healthy().then(|| Healthy {
             row,
             device: self.device(row),
+            far: self.far(row),
         })
     }
 
     /// All that predicting needs to know of a rail.
     pub(crate) fn load(&self, rail: RailId) -> Option<Load> {
         let row = self.rails.get(rail.index())?;
-        Some(row.load(self.device(row)))
+        Some(row.load(self.device(row), self.far(row)))
     }
 
     /// Takes room for `bytes` on a rail if no more than `limit` are in flight with them, or nothing else is.
@@ -340,7 +343,7 @@ impl<'a> Shared<'a> {
         limit: u64,
     ) -> Option<u64> {
         let row = self.rails.get(rail.index())?;
-        row.reserve(self.device(row), now, bytes, limit)
+        row.reserve([self.device(row), self.far(row)], now, bytes, limit)
     }
 
     /// Something urgent has taken a rail: its device is kept for what comes next.
@@ -369,6 +372,7 @@ impl<'a> Shared<'a> {
             rail,
             row,
             device: self.device(row),
+            far: self.far(row),
             slice_bytes: self.slice_bytes,
         })
     }
@@ -516,6 +520,11 @@ impl<'a> Shared<'a> {
             HealthMode::Decay => health.handle_incident(now, incident),
             HealthMode::Reset(config) => health.handle_error(now, &config),
         })
+    }
+
+    /// The peer's device that it ends at, if others do as well.
+    fn far(&self, rail: &Rail) -> Option<&'a Device> {
+        self.devices.get(rail.far()?.index())
     }
 
     fn device(&self, rail: &Rail) -> Option<&'a Device> {

@@ -43,7 +43,7 @@ impl<const LONG: usize, const SHORT: usize> Cells<'_, LONG, SHORT> {
 
 // Without `..`: a new field is here, or this does not compile.
 impl Rail {
-    fn cells(&self) -> Cells<'_, 8, 11> {
+    fn cells(&self) -> Cells<'_, 9, 10> {
         let Self {
             inflight_bytes,
             used_at,
@@ -75,13 +75,13 @@ impl Rail {
                 done_bytes,
                 done_at,
                 probed_at,
+                ends,
                 word,
                 probe_at,
                 rate,
             ],
             short: [
                 window_cap,
-                ends,
                 stands_in_for,
                 sent_again,
                 delay_base,

@@ -109,16 +109,24 @@ pub struct Load {
     pub device_bytes: u64,
     /// The rate of its device.
     pub device_rate: Rate,
+    /// Bytes in flight, of this engine, on the peer's device that it ends at; 0: no other rail ends there.
+    pub far_bytes: u64,
+    /// The rate of that.
+    pub far_rate: Rate,
 }
 
 impl Load {
-    /// Predicted time for the rail to finish so many bytes more: β0 plus the larger of its own and its device's queue, plus
-    /// the bytes themselves. A device is at least as fast as any of its rails, whatever slow peers have made it look like.
+    /// Predicted time for the rail to finish so many bytes more: β0 plus the largest of its own queue and those of the devices at
+    /// both ends, plus the bytes themselves. A device is at least as fast as any of its rails, whatever slow peers have made it look like.
     pub fn predicted(&self, bytes: u64) -> Duration {
         let mut wait = self.rate.time_for(self.inflight_bytes);
         if self.device_bytes != self.inflight_bytes {
             let rate = self.device_rate.max(self.rate);
             wait = wait.max(rate.time_for(self.device_bytes));
+        }
+        if self.far_bytes > self.inflight_bytes {
+            let rate = self.far_rate.max(self.rate);
+            wait = wait.max(rate.time_for(self.far_bytes));
         }
         self.delay_base + wait + self.rate.time_for(bytes)
     }
@@ -133,6 +141,8 @@ pub struct Spot {
     pub tier: u8,
     /// The local device it runs on.
     pub device: DeviceId,
+    /// The peer's device that it ends at, if others do as well.
+    pub far: Option<DeviceId>,
     /// Works that its lane still takes.
     pub works: u32,
     /// Bytes of the longest work that it takes.
@@ -406,12 +416,18 @@ impl Spot {
         self.room.inflight_bytes = ahead_bytes + bytes;
         self.load.inflight_bytes = ahead_bytes + bytes;
         self.share_device(bytes);
+        self.share_far(bytes);
     }
 
     /// Bytes were bound to a rail on its device.
     pub fn share_device(&mut self, bytes: u64) {
         self.room.device_bytes += bytes;
         self.load.device_bytes += bytes;
+    }
+
+    /// Bytes were bound to a rail that ends at the same device of the peer.
+    pub fn share_far(&mut self, bytes: u64) {
+        self.load.far_bytes += bytes;
     }
 }
 
@@ -504,11 +520,14 @@ mod tests {
             inflight_bytes: bytes,
             device_bytes: bytes,
             device_rate: rate,
+            far_bytes: 0,
+            far_rate: rate,
         };
         let spot = Spot {
             rail: RailId(number),
             tier: 0,
             device: DeviceId(number),
+            far: None,
             works: 64,
             work_bytes_max: u32::MAX,
             slice_bytes: SLICE,

@@ -36,6 +36,7 @@ fn a_slice_waits_for_what_living_processes_have_in_flight() {
         let config = RailConfig {
             peer: PeerId(0),
             device,
+            far: None,
             estimate,
         };
         assert!(shared.install_device(device, estimate) && shared.install_rail(rail, config));
@@ -88,6 +89,7 @@ fn a_device_knows_what_its_only_rail_has_learned_when_another_comes() {
     let config = |device| RailConfig {
         peer: PeerId(0),
         device: DeviceId(device),
+        far: None,
         estimate,
     };
     let (rails, devices) = ([const { Rail::EMPTY }; 4], [const { Device::EMPTY }; 2]);
@@ -124,6 +126,62 @@ fn a_device_knows_what_its_only_rail_has_learned_when_another_comes() {
     learn([3, 2], 60);
     assert_eq!(device_rate(0), device_rate(2), "its own from then on");
     assert_ne!(device_rate(0), shared.rate(RailId(3)));
+}
+
+#[test]
+fn a_slice_waits_for_what_all_rails_to_a_peers_device_have_in_flight_there() {
+    let (rails, devices) = ([const { Rail::EMPTY }; 3], [const { Device::EMPTY }; 5]);
+    let shared = Shared::new(&rails, &devices, &[], 64);
+    let config = a_rail();
+    for device in 0..5 {
+        assert!(shared.install_device(DeviceId(device), config.estimate));
+    }
+    // From the first local device to the two of the peer, and from the second one to its first.
+    let [busy, beside, behind] = [0, 1, 2].map(RailId);
+    for (rail, device, far) in [(busy, 0, 3), (beside, 0, 4), (behind, 1, 3)] {
+        let config = RailConfig {
+            device: DeviceId(device),
+            far: Some(DeviceId(far)),
+            ..config
+        };
+        assert!(shared.install_rail(rail, config));
+    }
+    let now = Instant::ZERO + Duration::from_millis(1);
+    let wait = |rail| shared.load(rail).unwrap().predicted(0).as_nanos();
+    assert_eq!([busy, beside, behind].map(wait), [0; 3]);
+    assert_eq!(shared.reserve(now, busy, 500, u64::MAX), Some(0));
+    assert_eq!([busy, beside, behind].map(wait), [500; 3]);
+    assert_eq!(shared.reserve(now, behind, 1_000, u64::MAX), Some(0));
+    assert_eq!([busy, beside, behind].map(wait), [1_500, 500, 1_500]);
+    // The peer's device makes half of what was told of it.
+    for number in 1..=200 {
+        let end = |number| now + Duration::from_micros(2).times(number);
+        let sample = Sample {
+            posted_at: end(number - 1),
+            seen_at: end(number),
+            ahead_bytes: 0,
+            bytes: 1_000,
+        };
+        shared.handle_observation(behind, &Observation::new(sample));
+    }
+    assert!(
+        (2_800..3_100).contains(&wait(behind)),
+        "{} ns",
+        wait(behind)
+    );
+    for (rail, bytes) in [(busy, 500), (behind, 1_000)] {
+        shared.release(rail, bytes);
+    }
+    assert_eq!([busy, beside, behind].map(wait), [0; 3]);
+    // Rows that are not there, and one for both ends.
+    for (device, far) in [(0, 5), (5, 3), (2, 2)] {
+        let config = RailConfig {
+            device: DeviceId(device),
+            far: Some(DeviceId(far)),
+            ..config
+        };
+        assert!(!shared.install_rail(busy, config), "{device} to {far}");
+    }
 }
 
 #[test]
@@ -174,6 +232,7 @@ fn a_device_that_is_kept_learns_how_much_is_on_its_way() {
     let config = RailConfig {
         peer: PeerId(0),
         device: DeviceId(0),
+        far: None,
         estimate: EstimateConfig {
             rate_nominal: rate,
             delay_base: Duration::from_micros(17),
@@ -303,6 +362,7 @@ quickcheck! {
         let config = RailConfig {
             peer: PeerId(0),
             device: DeviceId(0),
+            far: None,
             estimate: EstimateConfig {
                 rate_nominal: Rate::from_bytes_per_sec(1_250_000_000),
                 delay_base: Duration::from_micros(50),

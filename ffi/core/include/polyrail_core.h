@@ -240,7 +240,7 @@ typedef struct {
    */
   uint32_t rails;
   /**
-   * Local devices.
+   * Devices: local ones, and the peers' that several of their rails end at.
    */
   uint32_t devices;
   /**
@@ -879,6 +879,17 @@ int32_t polyrail_core_fabric_install_rail(const polyrail_core_fabric *fabric,
                                           uint16_t peer,
                                           uint16_t device,
                                           const polyrail_core_estimate *estimate);
+
+/**
+ * The same for one of several rails from different local devices that end at one device of the peer: `far`, which has been
+ * installed, too, under a number that no local device has. A slice then waits for what all of them have in flight there.
+ */
+int32_t polyrail_core_fabric_install_rail_between(const polyrail_core_fabric *fabric,
+                                                  uint16_t rail,
+                                                  uint16_t peer,
+                                                  uint16_t device,
+                                                  uint16_t far,
+                                                  const polyrail_core_estimate *estimate);
 
 /**
  * How a rail stands.

@@ -17,7 +17,7 @@ pub struct polyrail_core_limits {
     pub workers: u32,
     /// Rails, numbered from 0 on: at most 65,536.
     pub rails: u32,
-    /// Local devices.
+    /// Devices: local ones, and the peers' that several of their rails end at.
     pub devices: u32,
     /// Peers.
     pub peers: u32,
@@ -195,19 +195,43 @@ pub unsafe extern "C" fn polyrail_core_fabric_install_rail(
     device: u16,
     estimate: *const polyrail_core_estimate,
 ) -> i32 {
-    let install = || {
-        // SAFETY: the contract of the crate.
-        let (fabric, estimate) = unsafe { (look(fabric)?, look(estimate)?) };
-        let config = RailConfig {
-            peer: PeerId(peer),
-            device: DeviceId(device),
-            estimate: estimate.config(),
-        };
-        let installed = u32::from(peer) < fabric.limits.peers
-            && fabric.shared.install_rail(RailId(rail), config);
-        if installed { Ok(()) } else { Err(LIMIT) }
+    // SAFETY: the contract of the crate.
+    code(unsafe { install_rail(fabric, rail, peer, (device, None), estimate) })
+}
+
+/// The same for one of several rails from different local devices that end at one device of the peer: `far`, which has been
+/// installed, too, under a number that no local device has. A slice then waits for what all of them have in flight there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_core_fabric_install_rail_between(
+    fabric: *const polyrail_core_fabric,
+    rail: u16,
+    peer: u16,
+    device: u16,
+    far: u16,
+    estimate: *const polyrail_core_estimate,
+) -> i32 {
+    // SAFETY: the contract of the crate.
+    code(unsafe { install_rail(fabric, rail, peer, (device, Some(far)), estimate) })
+}
+
+unsafe fn install_rail(
+    fabric: *const polyrail_core_fabric,
+    rail: u16,
+    peer: u16,
+    (device, far): (u16, Option<u16>),
+    estimate: *const polyrail_core_estimate,
+) -> Result<(), Code> {
+    // SAFETY: the caller's.
+    let (fabric, estimate) = unsafe { (look(fabric)?, look(estimate)?) };
+    let config = RailConfig {
+        peer: PeerId(peer),
+        device: DeviceId(device),
+        far: far.map(DeviceId),
+        estimate: estimate.config(),
     };
-    code(install())
+    let installed =
+        u32::from(peer) < fabric.limits.peers && fabric.shared.install_rail(RailId(rail), config);
+    if installed { Ok(()) } else { Err(LIMIT) }
 }
 
 /// How a rail stands.

@@ -22,7 +22,7 @@ static int submit(polyrail_core_worker *core, uint64_t now, uint64_t tag)
 
 int main(void)
 {
-    polyrail_core_limits limits = { .workers = 1, .rails = 1, .devices = 1, .peers = 1, .plans = 1,
+    polyrail_core_limits limits = { .workers = 1, .rails = 1, .devices = 2, .peers = 1, .plans = 1,
                                     .requests = 4, .attempts = 32, .batches = 4, .slice_bytes = SLICE };
     polyrail_core_config config = { .worker = 0, .policy = POLYRAIL_CORE_POLICY_SPRAY, .seed = 1 };
     polyrail_core_estimate estimate = { .bytes_per_sec = 1000000000, .delay_ns = 1000 };
@@ -33,6 +33,11 @@ int main(void)
     CHECK(polyrail_core_fabric_create(memory, shared, &limits, &fabric) == POLYRAIL_CORE_OK);
     CHECK(polyrail_core_create(memory + shared, MEMORY - shared, &config, fabric, &core) == POLYRAIL_CORE_OK);
     CHECK(polyrail_core_fabric_install_device(fabric, 0, &estimate) == POLYRAIL_CORE_OK);
+    /* Without a row for the peer's device, or with one for both ends, there is no rail. */
+    CHECK(polyrail_core_fabric_install_rail_between(fabric, 0, 0, 0, 2, &estimate) == POLYRAIL_CORE_ERROR_LIMIT);
+    CHECK(polyrail_core_fabric_install_rail_between(fabric, 0, 0, 0, 0, &estimate) == POLYRAIL_CORE_ERROR_LIMIT);
+    CHECK(polyrail_core_fabric_install_device(fabric, 1, &estimate) == POLYRAIL_CORE_OK);
+    CHECK(polyrail_core_fabric_install_rail_between(fabric, 0, 0, 0, 1, &estimate) == POLYRAIL_CORE_OK);
     CHECK(polyrail_core_fabric_install_rail(fabric, 0, 0, 0, &estimate) == POLYRAIL_CORE_OK);
     polyrail_core_plan_rail rail = { .rail = 0 };
     polyrail_core_plan plan = { .scratch_local = { .segment = 1 }, .scratch_remote = { .segment = 1 },

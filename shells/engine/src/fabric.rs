@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::policies::Given;
 use polyrail_core::rail::{Device, Rail, RailConfig, Shared, Waiting};
+use polyrail_core::topology::RailMap;
 use polyrail_core::units::{DeviceId, RailId};
 use polyrail_record::{Cut, Install, Journal, Ring};
 
@@ -16,10 +17,19 @@ use crate::table_memory::{Rows, TableMemory, bytes_of};
 /// Local devices that one engine can have.
 pub(crate) const DEVICES_MAX: usize = 64;
 
+/// Rows of devices: the local ones, and, where rails from several of those may end at one device of a peer, one for each rail.
+pub(crate) fn device_rows(rails: usize, map: RailMap) -> usize {
+    match map {
+        RailMap::Paired => DEVICES_MAX,
+        RailMap::All | RailMap::Nearest => DEVICES_MAX + rails,
+    }
+}
+
 /// The memory behind [`Shared`].
 pub(crate) struct Fabric {
     rails: Rows<Rail>,
-    devices: Box<[Device]>,
+    /// See [`device_rows`].
+    devices: Rows<Device>,
     waiting: Box<[Waiting]>,
     /// For policies that share requests out; none, if no transport has such a one.
     given: Box<[Given]>,
@@ -37,15 +47,17 @@ impl Fabric {
     pub(crate) fn new(
         workers: usize,
         rails: usize,
+        devices: usize,
         shares_out: bool,
         slice_bytes: u32,
         journal: Option<Journal>,
         neighbours: Option<Neighbours>,
     ) -> io::Result<Self> {
-        let mut memory = TableMemory::new(bytes_of::<Rail>(rails))?;
+        let bytes = bytes_of::<Rail>(rails) + bytes_of::<Device>(devices);
+        let mut memory = TableMemory::new(bytes)?;
         Ok(Self {
             rails: memory.rows(rails, || Rail::EMPTY),
-            devices: (0..DEVICES_MAX).map(|_| Device::EMPTY).collect(),
+            devices: memory.rows(devices, || Device::EMPTY),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
             given: (0..if shares_out { rails } else { 0 })
                 .map(|_| Given::NOTHING)
@@ -129,6 +141,12 @@ impl Fabric {
         if let (Some(neighbours), Some(name)) = (&self.neighbours, name) {
             neighbours.add(device, name);
         }
+    }
+
+    /// The row of a peer's device that rails from several local ones end at, this one first; `None`: there are none for such.
+    pub(crate) fn far_device(&self, first: RailId) -> Option<DeviceId> {
+        let row = Some(DEVICES_MAX + first.index()).filter(|row| *row < self.devices.len());
+        u16::try_from(row?).ok().map(DeviceId)
     }
 
     /// Says how many bytes others have in flight on a device.

@@ -13,7 +13,7 @@ use polyrail_core::rail::policies::TransportConfig as CoreTransport;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Instant;
 use polyrail_cuda::Driver;
-use polyrail_record::{Header, Journal, Recorder, Ring};
+use polyrail_record::{Capacities, Header, Journal, Recorder, Ring};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
@@ -28,7 +28,7 @@ use crate::domains::Domains;
 use crate::ending::Ending;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, device_rows};
 use crate::files::Files;
 use crate::fork::Owned;
 use crate::gpus::{self, Hardware};
@@ -172,6 +172,7 @@ impl Engine {
         let fabric = Fabric::new(
             workers,
             limits.rails,
+            device_rows(limits.rails, config.rail_map),
             worker::shares_out(&cores, &settings),
             config.slice_bytes,
             journal,
@@ -403,7 +404,10 @@ fn start_recording(
         started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
         before: 0,
         slice_bytes: config.slice_bytes,
-        capacities: worker::capacities(&config.limits),
+        capacities: Capacities {
+            devices: device_rows(config.limits.rails, config.rail_map) as u32,
+            ..worker::capacities(&config.limits)
+        },
         workers: cores.to_vec(),
         transports: settings.to_vec(),
     };

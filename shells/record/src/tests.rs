@@ -144,6 +144,7 @@ impl Arbitrary for Anything {
                 RailConfig {
                     peer: PeerId(u16::arbitrary(g)),
                     device: DeviceId(u16::arbitrary(g)),
+                    far: None,
                     estimate: estimate(g),
                 },
                 String::arbitrary(g).into(),

@@ -125,6 +125,7 @@ pub(super) fn with_bench<T>(
         let config = RailConfig {
             peer: PEER,
             device: DeviceId(0),
+            far: None,
             estimate,
         };
         shared.install_rail(RailId(rail), config);

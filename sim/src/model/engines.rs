@@ -104,6 +104,16 @@ pub(super) fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Sha
             believed(row.bytes_per_sec, row.delay_ns),
         );
         let peer = PeerId(engine.rail_peers[number]);
+        let to = setup.rails[rail].to;
+        let there = engine.rails.iter().map(|rail| setup.rails[*rail]);
+        let is_shared = there
+            .filter(|other| other.to == to)
+            .any(|other| other.from != device);
+        let far = is_shared.then_some(DeviceId(to as u16));
+        if let Some(far) = far {
+            let row = &setup.devices[to];
+            shared.install_device(far, believed(row.bytes_per_sec, row.delay_ns));
+        }
         let tier = setup
             .plans
             .iter()
@@ -117,6 +127,7 @@ pub(super) fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Sha
         let config = RailConfig {
             peer,
             device: DeviceId(device as u16),
+            far,
             estimate,
         };
         let id = RailId(number as u16);

@@ -92,6 +92,7 @@ library![
     "port-at-a-twelfth",
     "fast-and-far-transport",
     "two-works-each-with-each",
+    "two-each-with-each",
     "slow-rank-of-many-rails",
     "deadlines-behind-a-bottleneck",
     "urgent-beside-bulk",

@@ -113,6 +113,7 @@ fn install(shared: &Shared<'_>, core: &mut Core<'_>) -> Option<()> {
         let config = RailConfig {
             peer: PEER,
             device,
+            far: None,
             estimate,
         };
         let installed =

@@ -188,6 +188,7 @@ fn shared(tiers: &[u8], workers: usize) -> &'static Shared<'static> {
             RailConfig {
                 peer: PEER,
                 device: DeviceId(i),
+                far: None,
                 estimate
             }
         ));
@@ -403,6 +404,7 @@ impl World<'_> {
         let config = RailConfig {
             peer: PEER,
             device: DeviceId(rail),
+            far: None,
             estimate,
         };
         assert!(self.core.shared.install_rail(RailId(rail), config));

@@ -24,6 +24,7 @@ fn world(shares_device: bool) -> World<'static> {
         let config = RailConfig {
             peer: PEER,
             device,
+            far: None,
             estimate,
         };
         assert!(world.core.shared.install_rail(RailId(rail), config));

@@ -16,6 +16,7 @@ fn make_spare(world: &World<'_>, spare: u16, of: u16) {
     let config = RailConfig {
         peer: PEER,
         device: DeviceId(of),
+        far: None,
         estimate: of_tier(0),
     };
     let shared = world.core.shared;

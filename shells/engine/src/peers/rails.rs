@@ -11,7 +11,7 @@ use polyrail_core::rail::RailConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::time::Duration;
 use polyrail_core::topology::{self, DeviceFacts, RailMap, Spare};
-use polyrail_core::units::{PeerId, RailId, Rate, TransportId};
+use polyrail_core::units::{DeviceId, PeerId, RailId, Rate, TransportId};
 use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{RailAddress, SessionId};
 
@@ -173,6 +173,11 @@ impl RailPair {
         }
     }
 
+    /// The two addresses that it joins, if it is on the network.
+    fn ends(&self) -> Option<(Option<IpAddr>, SocketAddr)> {
+        self.own.is_none().then_some((self.local, self.remote))
+    }
+
     /// Whether it joins the same two ends, as a rail or as a spare.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         let ends = |pair: &Self| (pair.transport, pair.local, pair.remote);
@@ -202,6 +207,25 @@ impl RailPair {
     }
 }
 
+/// The peer's device that a rail ends at, with others: as one of these knows it, or else in a row of its own.
+fn far_device(
+    fabric: &Fabric,
+    others: &[PeerRail],
+    rail: RailId,
+    pair: &RailPair,
+    estimate: EstimateConfig,
+) -> Option<DeviceId> {
+    let there = others
+        .iter()
+        .filter(|other| other.pair.remote == pair.remote);
+    let known = there.filter_map(|other| other.far).next();
+    known.or_else(|| {
+        let far = fabric.far_device(rail)?;
+        fabric.install_device(far, estimate, None);
+        Some(far)
+    })
+}
+
 /// One rail of a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRail {
@@ -209,6 +233,8 @@ pub(crate) struct PeerRail {
     pub(crate) pair: RailPair,
     /// The fabric of its local device.
     pub(crate) class: RailClass,
+    /// The peer's device that it ends at, if one from another local device ended there when it came.
+    far: Option<DeviceId>,
     /// An operator has taken one of its ends out of use since.
     pub(crate) is_withdrawn: bool,
 }
@@ -340,13 +366,22 @@ impl Peers {
             devices.push(self.device(fabric, LocalDevice::of(pair, catalog))?);
         }
         let mut rails = has.to_vec();
+        let all = rails.iter().map(|rail| &rail.pair).chain(&pairs);
+        let ends: Vec<_> = all.filter_map(RailPair::ends).collect();
         for (pair, device) in pairs.into_iter().zip(devices) {
             let rail = self.take_rail();
             numbers.add_rail(rail);
+            let estimate = self.rail_estimate(&pair, round_trip, catalog);
+            let meets = |end: &(_, _)| end.1 == pair.remote && end.0 != pair.local;
+            let far = match pair.own.is_none() && ends.iter().any(meets) {
+                true => far_device(fabric, &rails, rail, &pair, estimate),
+                false => None,
+            };
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
-                estimate: self.rail_estimate(&pair, round_trip, catalog),
+                far,
+                estimate,
             };
             let name = pair.name(catalog.name(pair.transport));
             let of = rails
@@ -356,6 +391,7 @@ impl Peers {
             rails.push(PeerRail {
                 rail,
                 class: path.class(pair.local),
+                far,
                 is_withdrawn: false,
                 pair,
             });
@@ -402,6 +438,7 @@ impl Peers {
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
+                far: None,
                 estimate,
             };
             self.install_rail(fabric, (rail, None), config, format!("{name}:{disk}"));
@@ -489,6 +526,7 @@ mod tests {
 
     use crate::Hooks;
     use crate::engine::Engine;
+    use crate::fabric::DEVICES_MAX;
     use crate::lock::lock;
     use crate::transports::Plugin;
 
@@ -589,6 +627,76 @@ mod tests {
             ] {
                 let wanted = (format!("late:{here}>{there}"), here != there);
                 assert!(rails.contains(&wanted), "{questions}: {rails:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rails_from_several_devices_know_the_device_of_the_peer_that_they_end_at() {
+        // By local and remote device, in order, and those of the peer's devices that rails share.
+        let cases = [
+            (
+                "paired",
+                RailMap::Paired,
+                vec![(1, 1), (2, 2), (1, 2)],
+                vec![None; 3],
+            ),
+            (
+                "all",
+                RailMap::All,
+                vec![(1, 1), (1, 2), (2, 1), (2, 2)],
+                vec![Some(0), Some(1), Some(0), Some(1)],
+            ),
+            (
+                "some",
+                RailMap::Nearest,
+                vec![(1, 1), (2, 2), (3, 1)],
+                vec![Some(0), None, Some(0)],
+            ),
+            (
+                "one here",
+                RailMap::All,
+                vec![(1, 1), (1, 2)],
+                vec![None; 2],
+            ),
+        ];
+        for (name, rail_map, ends, expected) in cases {
+            let engine = Engine::new(Config {
+                workers: 1,
+                rail_map,
+                ..Config::named(name)
+            });
+            let engine = engine.unwrap();
+            let inner = &engine.inner;
+            let (fabric, path, catalog) = (&inner.fabric, &inner.config.path, &inner.transports);
+            let pair = |(local, remote): &(u8, u8)| RailPair {
+                transport: TransportId(0),
+                local: Some([127, 0, 0, *local].into()),
+                remote: SocketAddr::from(([127, 0, 1, *remote], 7)),
+                node: None,
+                remote_node: None,
+                stands_in_for: None,
+                own: None,
+            };
+            let mut peers = lock(&inner.sessions.peers);
+            let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+            for _ in 0..3 {
+                let numbers = peers.take_numbers().unwrap();
+                let pairs = (ends.iter().map(pair).collect(), Duration::ZERO);
+                let rails = peers.install_rails(fabric, (&numbers, &[]), pairs, path, catalog);
+                let rails = rails.unwrap();
+                let first = DEVICES_MAX as u16 + rails[0].rail.0;
+                let shared: Vec<_> = rails.iter().map(|rail| rail.far).collect();
+                let wanted: Vec<_> = expected
+                    .iter()
+                    .map(|of| of.map(|of: u16| DeviceId(first + of)))
+                    .collect();
+                assert_eq!(shared, wanted, "{name}");
+                // Each peer's are its own.
+                for far in shared.into_iter().flatten().collect::<BTreeSet<_>>() {
+                    assert!(seen.insert(far), "{name}: {far:?} of another peer");
+                }
+                all.push(numbers);
             }
         }
     }

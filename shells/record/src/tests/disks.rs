@@ -106,6 +106,7 @@ fn nobody_waits_for_a_disk_that_hangs_and_the_file_says_where_it_was_cut() {
     let config = RailConfig {
         peer: PeerId(0),
         device: DeviceId(0),
+        far: None,
         estimate: estimate(&mut Gen::new(1)),
     };
     for number in 0..4 * BLOCKS_MAX as u16 {

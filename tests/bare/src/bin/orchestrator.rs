@@ -126,6 +126,7 @@ fn orchestrator() {
     let config = RailConfig {
         peer: PeerId(0),
         device: DeviceId(0),
+        far: None,
         estimate: EstimateConfig {
             rate_nominal: Rate::SLOWEST,
             delay_base: Duration::ZERO,
