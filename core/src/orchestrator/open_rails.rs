@@ -262,7 +262,7 @@ impl OpenRails {
             if is_allowed(lead.as_ref(), rail) {
                 self.units += view.shared.rate_units(rail.rail);
                 let device = 1_u64.rotate_left(u32::from(spot.device.0));
-                self.some_share_a_device |= devices & device != 0 || spot.far.is_some();
+                self.some_share_a_device |= devices & device != 0 || spot.has_far();
                 devices |= device;
                 self.some_longer |= spot.slice_bytes > view.shared.slice_bytes();
                 let _ = self.spots.push(spot);
@@ -415,14 +415,11 @@ impl OpenRails {
         let lacks_credits = self.way.is_some_and(|way| way.op == Op::Read) && !has_works;
         if self.some_share_a_device {
             self.asked = None;
-            let others = self.spots.iter_mut().enumerate();
-            for (_, spot) in others.filter(|(other, _)| *other != index) {
-                if spot.device == device {
+            for (other, spot) in self.spots.iter_mut().enumerate() {
+                if other != index && spot.device == device {
                     spot.share_device(slices.bytes());
                 }
-                if far.is_some() && spot.far == far {
-                    spot.share_far(slices.bytes());
-                }
+                spot.share_far(far, slices.bytes());
             }
         }
         if !(has_window && has_works) {

@@ -58,7 +58,14 @@ impl Device {
         self.only_rail.store(NIL, Relaxed);
     }
 
+    /// Gives room back.
+    pub(super) fn release(&self, bytes: u64) {
+        let before = self.inflight_bytes.fetch_sub(bytes, AcqRel);
+        debug_assert!(before >= bytes, "{bytes} bytes given back of {before}");
+    }
+
     /// Learns from slices that completed on one of several rails.
+    #[inline(always)] // beside the call for a peer's device it would be one, too
     pub(super) fn learn(&self, seen: &Observation) {
         if let Some(estimate) = self.estimate.lock().as_mut() {
             estimate.learn_rate(seen);

@@ -12,11 +12,6 @@ use crate::sync::{AtomicU32, AtomicU64};
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 
-/// In place of a rail's ends: the row is not in use.
-const NO_ENDS: u64 = u64::MAX;
-/// In place of the peer's device: see [`RailConfig::far`].
-const NO_DEVICE: u16 = u16::MAX;
-
 /// In place of the limit of a window.
 pub(super) const NO_CAP: u32 = u32::MAX;
 
@@ -48,10 +43,12 @@ pub struct Rail {
     pub(super) done_bytes: AtomicU64,
     pub(super) done_at: AtomicU64,
     pub(super) probed_at: AtomicU64,
-    /// Its peer, the peer's device and its own, 16 bits each.
-    pub(super) ends: AtomicU64,
     /// Limit of the window while the rail comes back after an outage; the greatest number: none.
     pub(super) window_cap: AtomicU32,
+    /// Its peer and its device, 16 bits each.
+    pub(super) ends: AtomicU32,
+    /// The peer's device that it ends at, if others do as well; [`NIL`]: none do.
+    pub(super) far: AtomicU32,
     /// The rail that it stands in for; [`NIL`]: it is no spare.
     pub(super) stands_in_for: AtomicU32,
     /// Slices that were sent over it after they had been sent before.
@@ -73,7 +70,8 @@ impl Rail {
         done_at: AtomicU64::new(0),
         probed_at: AtomicU64::new(0),
         window_cap: AtomicU32::new(NO_CAP),
-        ends: AtomicU64::new(NO_ENDS),
+        ends: AtomicU32::new(NIL),
+        far: AtomicU32::new(NIL),
         stands_in_for: AtomicU32::new(NIL),
         sent_again: AtomicU32::new(0),
         health: RailHealth::new(),
@@ -87,23 +85,24 @@ impl Rail {
     }
 
     /// All that predicting needs to know of it, in one look.
-    pub(super) fn load(&self, device: Option<&Device>, far: Option<&Device>) -> Load {
+    pub(super) fn load(&self, device: Option<&Device>, devices: &[Device]) -> Load {
         let rate = self.speed.rate();
+        let far = self.far(devices);
         Load {
             rate,
             delay_base: self.speed.delay_base(),
             inflight_bytes: self.inflight_bytes.load(Relaxed),
             device_bytes: device.map_or(0, Device::all_bytes),
             device_rate: device.map_or(rate, Device::rate),
-            far_bytes: far.map_or(0, Device::all_bytes),
-            far_rate: far.map_or(rate, Device::rate),
+            far_wait: far.map_or(Duration::ZERO, |far| wait_at(far, rate)),
         }
     }
 
     /// See [`Shared::reserve`](super::Shared::reserve).
     pub(super) fn reserve(
         &self,
-        devices: [Option<&Device>; 2],
+        device: Option<&Device>,
+        devices: &[Device],
         now: Instant,
         bytes: u64,
         limit: u64,
@@ -118,8 +117,11 @@ impl Rail {
             self.inflight_bytes.fetch_sub(bytes, AcqRel);
             return None;
         }
-        for device in devices.into_iter().flatten() {
+        if let Some(device) = device {
             device.inflight_bytes.fetch_add(bytes, AcqRel);
+        }
+        if let Some(far) = self.far(devices) {
+            far.inflight_bytes.fetch_add(bytes, AcqRel);
         }
         self.used_at.store(now.as_nanos(), Relaxed);
         Some(ahead)
@@ -145,7 +147,7 @@ impl Rail {
     /// Whom it reaches; `None`: the row is not in use.
     pub(super) fn peer(&self) -> Option<PeerId> {
         let ends = self.ends.load(Acquire);
-        (ends != NO_ENDS).then_some(PeerId((ends >> 32) as u16))
+        (ends != NIL).then_some(PeerId((ends >> 16) as u16))
     }
 
     /// The rail that it stands in for; `None`: it is no spare.
@@ -160,18 +162,25 @@ impl Rail {
     }
 
     /// The peer's device that it ends at, if others do as well.
-    pub(super) fn far(&self) -> Option<DeviceId> {
-        let far = (self.ends.load(Relaxed) >> 16) as u16;
-        (far != NO_DEVICE).then_some(DeviceId(far))
+    #[inline(always)] // a comparison in front of what is rare
+    pub(super) fn far<'a>(&self, devices: &'a [Device]) -> Option<&'a Device> {
+        let far = self.far.load(Relaxed);
+        if far == NIL {
+            return None;
+        }
+        devices.get(far as usize)
     }
+}
 
-    /// It is in use from now on.
-    pub(super) fn set_ends(&self, config: &RailConfig) {
-        let far = config.far.map_or(NO_DEVICE, |far| far.0);
-        let ends = [config.peer.0, far, config.device.0];
-        let ends = ends.iter().fold(0, |all, end| all << 16 | u64::from(*end));
-        self.ends.store(ends, Release);
-    }
+/// How long a device of the peer takes for what is in flight there. It is at least as fast as the rail.
+#[cold]
+fn wait_at(far: &Device, rail: Rate) -> Duration {
+    far.rate().max(rail).time_for(far.all_bytes())
+}
+
+#[cold]
+fn learn_at(far: &Device, seen: &Observation) {
+    far.learn(seen);
 }
 
 /// A rail, to tell it what has completed there.
@@ -179,7 +188,8 @@ pub(crate) struct Known<'a> {
     pub(super) rail: RailId,
     pub(super) row: &'a Rail,
     pub(super) device: Option<&'a Device>,
-    pub(super) far: Option<&'a Device>,
+    /// All of them.
+    pub(super) devices: &'a [Device],
     /// The usual slice.
     pub(super) slice_bytes: u32,
 }
@@ -194,9 +204,11 @@ impl Known<'_> {
     pub(crate) fn release(&self, bytes: u64) {
         let before = self.row.inflight_bytes.fetch_sub(bytes, AcqRel);
         debug_assert!(before >= bytes, "{bytes} bytes given back of {before}");
-        for device in [self.device, self.far].into_iter().flatten() {
-            let before = device.inflight_bytes.fetch_sub(bytes, AcqRel);
-            debug_assert!(before >= bytes, "{bytes} bytes given back of {before}");
+        if let Some(device) = self.device {
+            device.release(bytes);
+        }
+        if let Some(far) = self.row.far(self.devices) {
+            far.release(bytes);
         }
     }
 
@@ -209,13 +221,11 @@ impl Known<'_> {
     /// Learns from slices that completed.
     #[inline(always)] // see `Speed::learn`
     pub(crate) fn handle_observation(&self, seen: &Observation) {
-        let row = self.row;
+        let (row, device) = (self.row, self.device);
         self.carried(seen.seen_at(), seen.bytes());
-        let is_kept = self
-            .device
-            .is_some_and(|device| device.is_kept(seen.seen_at()));
+        let is_kept = device.is_some_and(|device| device.is_kept(seen.seen_at()));
         row.speed.learn(self.slice_bytes, seen, is_kept);
-        if let Some(device) = self.device {
+        if let Some(device) = device {
             if device.only_rail.load(Relaxed) == u32::from(self.rail.0) {
                 device.rate.store(row.speed.rate.load(Relaxed), Relaxed);
             } else {
@@ -223,8 +233,8 @@ impl Known<'_> {
                 device.note_window(row.speed.window_bytes.load(Relaxed));
             }
         }
-        if let Some(far) = self.far {
-            far.learn(seen);
+        if let Some(far) = row.far(self.devices) {
+            learn_at(far, seen);
         }
         if row.window_cap.load(Relaxed) != NO_CAP {
             row.widen(seen.seen_at(), seen.bytes());
@@ -236,7 +246,8 @@ impl Known<'_> {
 pub(crate) struct Healthy<'a> {
     pub(super) row: &'a Rail,
     pub(super) device: Option<&'a Device>,
-    pub(super) far: Option<&'a Device>,
+    /// All of them.
+    pub(super) devices: &'a [Device],
 }
 
 impl Healthy<'_> {
@@ -263,7 +274,7 @@ impl Healthy<'_> {
 
     /// All that predicting needs to know of it.
     pub(crate) fn load(&self) -> Load {
-        self.row.load(self.device, self.far)
+        self.row.load(self.device, self.devices)
     }
 
     /// The device that it runs on.
@@ -271,9 +282,9 @@ impl Healthy<'_> {
         self.row.device()
     }
 
-    /// The peer's device that it ends at, if others do as well.
-    pub(crate) fn far(&self) -> Option<DeviceId> {
-        self.row.far()
+    /// The peer's device that it ends at, as its row has it.
+    pub(crate) fn far(&self) -> u32 {
+        self.row.far.load(Relaxed)
     }
 
     /// How long slices on it should be.

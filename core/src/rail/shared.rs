@@ -151,7 +151,10 @@ impl<'a> Shared<'a> {
         row.window_cap.store(NO_CAP, Relaxed);
         row.sent_again.store(0, Relaxed);
         row.health.reset();
-        row.set_ends(&config);
+        let far = config.far.map_or(NIL, |far| far.0.into());
+        row.far.store(far, Relaxed);
+        let ends = u32::from(config.peer.0) << 16 | u32::from(config.device.0);
+        row.ends.store(ends, Release);
         true
     }
 
@@ -323,14 +326,14 @@ impl<'a> Shared<'a> {
         row.health.is_healthy().then(|| Healthy {
             row,
             device: self.device(row),
-            far: self.far(row),
+            devices: self.devices,
         })
     }
 
     /// All that predicting needs to know of a rail.
     pub(crate) fn load(&self, rail: RailId) -> Option<Load> {
         let row = self.rails.get(rail.index())?;
-        Some(row.load(self.device(row), self.far(row)))
+        Some(row.load(self.device(row), self.devices))
     }
 
     /// Takes room for `bytes` on a rail if no more than `limit` are in flight with them, or nothing else is.
@@ -343,7 +346,7 @@ impl<'a> Shared<'a> {
         limit: u64,
     ) -> Option<u64> {
         let row = self.rails.get(rail.index())?;
-        row.reserve([self.device(row), self.far(row)], now, bytes, limit)
+        row.reserve(self.device(row), self.devices, now, bytes, limit)
     }
 
     /// Something urgent has taken a rail: its device is kept for what comes next.
@@ -372,7 +375,7 @@ impl<'a> Shared<'a> {
             rail,
             row,
             device: self.device(row),
-            far: self.far(row),
+            devices: self.devices,
             slice_bytes: self.slice_bytes,
         })
     }
@@ -520,11 +523,6 @@ impl<'a> Shared<'a> {
             HealthMode::Decay => health.handle_incident(now, incident),
             HealthMode::Reset(config) => health.handle_error(now, &config),
         })
-    }
-
-    /// The peer's device that it ends at, if others do as well.
-    fn far(&self, rail: &Rail) -> Option<&'a Device> {
-        self.devices.get(rail.far()?.index())
     }
 
     fn device(&self, rail: &Rail) -> Option<&'a Device> {

@@ -43,7 +43,7 @@ impl<const LONG: usize, const SHORT: usize> Cells<'_, LONG, SHORT> {
 
 // Without `..`: a new field is here, or this does not compile.
 impl Rail {
-    fn cells(&self) -> Cells<'_, 9, 10> {
+    fn cells(&self) -> Cells<'_, 8, 12> {
         let Self {
             inflight_bytes,
             used_at,
@@ -52,6 +52,7 @@ impl Rail {
             probed_at,
             window_cap,
             ends,
+            far,
             stands_in_for,
             sent_again,
             health: RailHealth { word, probe_at },
@@ -75,13 +76,14 @@ impl Rail {
                 done_bytes,
                 done_at,
                 probed_at,
-                ends,
                 word,
                 probe_at,
                 rate,
             ],
             short: [
                 window_cap,
+                ends,
+                far,
                 stands_in_for,
                 sent_again,
                 delay_base,

@@ -5,6 +5,7 @@
 //!
 //! Source: TENT (arXiv:2604.00368v1) eq. 1 for the prediction.
 
+use super::NIL;
 use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, RailId, Rate};
@@ -109,10 +110,8 @@ pub struct Load {
     pub device_bytes: u64,
     /// The rate of its device.
     pub device_rate: Rate,
-    /// Bytes in flight, of this engine, on the peer's device that it ends at; 0: no other rail ends there.
-    pub far_bytes: u64,
-    /// The rate of that.
-    pub far_rate: Rate,
+    /// How long the peer's device takes for what is in flight there, if others end at it, too.
+    pub far_wait: Duration,
 }
 
 impl Load {
@@ -124,11 +123,7 @@ impl Load {
             let rate = self.device_rate.max(self.rate);
             wait = wait.max(rate.time_for(self.device_bytes));
         }
-        if self.far_bytes > self.inflight_bytes {
-            let rate = self.far_rate.max(self.rate);
-            wait = wait.max(rate.time_for(self.far_bytes));
-        }
-        self.delay_base + wait + self.rate.time_for(bytes)
+        self.delay_base + wait.max(self.far_wait) + self.rate.time_for(bytes)
     }
 }
 
@@ -141,8 +136,8 @@ pub struct Spot {
     pub tier: u8,
     /// The local device it runs on.
     pub device: DeviceId,
-    /// The peer's device that it ends at, if others do as well.
-    pub far: Option<DeviceId>,
+    /// The number of the peer's device that it ends at, if others do as well; the last number: none do.
+    pub far: u32,
     /// Works that its lane still takes.
     pub works: u32,
     /// Bytes of the longest work that it takes.
@@ -416,7 +411,6 @@ impl Spot {
         self.room.inflight_bytes = ahead_bytes + bytes;
         self.load.inflight_bytes = ahead_bytes + bytes;
         self.share_device(bytes);
-        self.share_far(bytes);
     }
 
     /// Bytes were bound to a rail on its device.
@@ -425,9 +419,17 @@ impl Spot {
         self.load.device_bytes += bytes;
     }
 
-    /// Bytes were bound to a rail that ends at the same device of the peer.
-    pub fn share_far(&mut self, bytes: u64) {
-        self.load.far_bytes += bytes;
+    /// Bytes were bound to a rail that ends at this device of the peer, be it this one.
+    pub fn share_far(&mut self, far: u32, bytes: u64) {
+        if far == self.far && self.has_far() {
+            let rate = self.load.device_rate.max(self.load.rate);
+            self.load.far_wait += rate.time_for(bytes);
+        }
+    }
+
+    /// Whether others end at the same device of the peer.
+    pub fn has_far(&self) -> bool {
+        self.far != NIL
     }
 }
 
@@ -520,14 +522,13 @@ mod tests {
             inflight_bytes: bytes,
             device_bytes: bytes,
             device_rate: rate,
-            far_bytes: 0,
-            far_rate: rate,
+            far_wait: Duration::ZERO,
         };
         let spot = Spot {
             rail: RailId(number),
             tier: 0,
             device: DeviceId(number),
-            far: None,
+            far: NIL,
             works: 64,
             work_bytes_max: u32::MAX,
             slice_bytes: SLICE,

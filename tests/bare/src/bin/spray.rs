@@ -55,7 +55,7 @@ fn spray() {
         rail: RailId(0),
         tier: 0,
         device: DeviceId(0),
-        far: None,
+        far: u32::MAX,
         works: 1,
         work_bytes_max: 1,
         slice_bytes: 1,
@@ -75,8 +75,7 @@ fn spray() {
             inflight_bytes: 0,
             device_bytes: 0,
             device_rate: rate,
-            far_bytes: 0,
-            far_rate: rate,
+            far_wait: Duration::ZERO,
         },
     };
     let need = Need {
