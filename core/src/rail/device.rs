@@ -65,7 +65,7 @@ impl Device {
     }
 
     /// Learns from slices that completed on one of several rails.
-    #[inline(always)] // beside the call for a peer's device it would be one, too
+    #[inline(always)] // called in two places, of which one is rare, it would not be
     pub(super) fn learn(&self, seen: &Observation) {
         if let Some(estimate) = self.estimate.lock().as_mut() {
             estimate.learn_rate(seen);

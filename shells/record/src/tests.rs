@@ -144,7 +144,7 @@ impl Arbitrary for Anything {
                 RailConfig {
                     peer: PeerId(u16::arbitrary(g)),
                     device: DeviceId(u16::arbitrary(g)),
-                    far: None,
+                    far: Option::<u16>::arbitrary(g).map(DeviceId),
                     estimate: estimate(g),
                 },
                 String::arbitrary(g).into(),

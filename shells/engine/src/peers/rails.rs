@@ -215,11 +215,10 @@ fn far_device(
     pair: &RailPair,
     estimate: EstimateConfig,
 ) -> Option<DeviceId> {
-    let there = others
+    let mut there = others
         .iter()
         .filter(|other| other.pair.remote == pair.remote);
-    let known = there.filter_map(|other| other.far).next();
-    known.or_else(|| {
+    there.find_map(|other| other.far).or_else(|| {
         let far = fabric.far_device(rail)?;
         fabric.install_device(far, estimate, None);
         Some(far)
