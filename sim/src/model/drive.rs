@@ -269,6 +269,7 @@ impl World<'_> {
                 break;
             }
         }
+        self.check_behind(now);
         self.check_split(index);
         let worker = &mut self.workers[index as usize];
         worker.draining = false;
@@ -381,7 +382,7 @@ impl World<'_> {
                     self.batch_done(tag as u32, &report, now);
                 }
             }
-            Event::Settled { tag, local, remote } => self.ledger.settled(tag, local, remote),
+            Event::Settled { tag, local, remote } => self.settles(tag, local, remote),
             Event::RailChanged {
                 rail, state, cause, ..
             } => {

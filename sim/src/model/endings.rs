@@ -36,6 +36,16 @@ pub(super) struct Gone {
     pub(super) unproven: bool,
 }
 
+/// A report that said less than its worker knew by then. What makes up for that must come in the same step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    number: u64,
+    /// `Held`, and nobody holds it.
+    local: Local,
+    /// `Unknown`, and nobody can write any more.
+    remote: Remote,
+}
+
 /// What a worker was last told of a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
@@ -332,21 +342,56 @@ impl World<'_> {
             // It was told that what is not over is, and that what is over is not.
             return;
         }
-        if report.local == Local::Held && !held {
-            let text = format!(
-                "request {number} holds this side's memory, and all lanes have been let go of"
-            );
-            self.ledger.violation(now, text);
-        }
         let open = lanes.filter(own).any(|index| {
             let lane = &self.lanes[index];
             lane.epoch > lane.answered
         });
-        if report.remote == Remote::Unknown && !open {
-            let text = format!(
-                "request {number} leaves the peer's memory open, and all fences were answered"
-            );
-            self.ledger.violation(now, text);
+        let local = match held {
+            true => Local::Released,
+            false => report.local,
+        };
+        let remote = match open {
+            true => Remote::Settled,
+            false => report.remote,
+        };
+        if (local, remote) != (Local::Released, Remote::Settled) {
+            self.behind.push(Behind {
+                number,
+                local,
+                remote,
+            });
+        }
+    }
+
+    /// A request that was reported with something open is settled after all, as far as this says.
+    pub(super) fn settles(&mut self, number: u64, local: Local, remote: Remote) {
+        self.ledger.settled(number, local, remote);
+        for row in self.behind.iter_mut().filter(|row| row.number == number) {
+            if local == Local::Released {
+                row.local = local;
+            }
+            if remote == Remote::Settled {
+                row.remote = remote;
+            }
+        }
+    }
+
+    /// A worker has said all that it has to say: of no request less than it knows.
+    pub(super) fn check_behind(&mut self, now: u64) {
+        for row in std::mem::take(&mut self.behind) {
+            let number = row.number;
+            if row.local == Local::Held {
+                let text = format!(
+                    "request {number} holds this side's memory, and all lanes have been let go of"
+                );
+                self.ledger.violation(now, text);
+            }
+            if row.remote == Remote::Unknown {
+                let text = format!(
+                    "request {number} leaves the peer's memory open, and all fences were answered"
+                );
+                self.ledger.violation(now, text);
+            }
         }
     }
 

@@ -49,7 +49,7 @@ use agenda::{Agenda, LaneIndex, What};
 use agents::Agents;
 use chance::Chance;
 use checks::SpareSeen;
-use endings::{Gone, Told};
+use endings::{Behind, Gone, Told};
 use engines::{config, install, worker_memory};
 use fabric::{Fabric, Flight};
 use far::Far;
@@ -325,6 +325,8 @@ struct World<'a> {
     /// Bytes of the control plane: engine, its peer, the frame.
     letters: Vec<(u32, u32, Vec<u8>)>,
     rooms: Rooms<'a>,
+    /// Reports of this step that said less than was known.
+    behind: Vec<Behind>,
     last_report_at: u64,
     history: History,
 }
@@ -478,6 +480,7 @@ impl<'a> World<'a> {
             idle_since: 0,
             letters: Vec::new(),
             rooms: Rooms::new(setup, options.split, credits, lanes_count),
+            behind: Vec::new(),
             last_report_at: 0,
             history: History {
                 began_at: u64::MAX,

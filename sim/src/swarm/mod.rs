@@ -184,6 +184,14 @@ mod tests {
         assert!(first.is_ok(), "{first:?}");
     }
 
+    /// Two fences were answered in one step: by the first, a request had ended with the other one's side open, and the second
+    /// was told behind its report. The simulator minded the report.
+    #[test]
+    fn a_report_may_be_behind_by_what_is_told_right_after() {
+        let first = run(&Case::draw(Kind::Healing, 934722));
+        assert!(first.is_ok(), "{first:?}");
+    }
+
     #[test]
     fn some_wait_for_room_and_some_in_vain() {
         let (mut waits, mut refused) = (0, 0);
