@@ -289,4 +289,5 @@ def test_nothing_grows_over_many_transfers(engine, target):
     move(100_000)
     after, descriptors_after = measure()
     assert after - resident < 1 << 20, f"{after - resident} bytes more"
-    assert descriptors_after == descriptors
+    # What the first probe of a rail opens comes whenever that is, and once. What leaks would do so a thousand times at least.
+    assert descriptors_after - descriptors < 10
