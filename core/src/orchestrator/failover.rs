@@ -17,8 +17,8 @@ const COMPARE_INTERVAL: Duration = Duration::from_micros(100);
 /// A transport is left once it has been slow for so much time in which something was in flight there, and four base delays: one
 /// that had to wait for a processor is not slow. As long a transport is kept that has just come into use.
 const SLOW_SPAN: Duration = Duration::from_millis(10);
-/// One that passes less than one part in so many is left after as much less time, if it has carried so many bytes in that.
-const PLAIN_FACTOR: u64 = 8;
+/// One that is slower than that is left sooner, see [`is_plain`], but not before so small a part of it, and so many bytes.
+const PLAIN_PARTS: u64 = 8;
 const PLAIN_BYTES: u64 = 256 * 1024;
 /// A transport that was left is tried again after this, and twice that after each change that proved wrong, up to the second.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -29,6 +29,13 @@ const PROOF_SPAN: Duration = Duration::from_millis(100);
 /// A transport that passes less than half of what another one does is left for it.
 fn is_slow(units: u64, other: u64) -> bool {
     units.saturating_mul(2) < other
+}
+
+/// It is plain that a transport is slow after a quarter of `span` if it passes a quarter of what another one does, after a ninth
+/// if it passes a sixth, and so on.
+fn is_plain(units: u64, other: u64, busy: Duration, span: Duration) -> bool {
+    let times = (other / units.max(1)).min(1 << 16);
+    busy.times(times * times) >= span.times(4)
 }
 
 /// And used again from four fifths of it on.
@@ -150,8 +157,8 @@ impl Ranking {
         let passed = units_of(Rate::from_bytes_in(carried, slow.busy));
         if slow.busy < span {
             // It has not stood still: so much passed, and so slowly.
-            let is_plain = carried >= PLAIN_BYTES && slow.busy >= span.divided_by(PLAIN_FACTOR);
-            return is_plain && is_slow(passed.saturating_mul(PLAIN_FACTOR / 2), other);
+            let is_seen = carried >= PLAIN_BYTES && slow.busy >= span.divided_by(PLAIN_PARTS);
+            return is_seen && is_plain(passed, other, slow.busy, span);
         }
         self.slow = Some(begun);
         is_slow(passed, other)
@@ -246,7 +253,8 @@ impl<P: Chooser> Orchestrator<'_, P> {
             }
         }
         self.leave_out_far(way, preferred, &mut speeds);
-        let farthest = self.delays(of_rank(preferred)).max();
+        let rails = self.view().rails(of_rank(preferred)).iter();
+        let farthest = rails.map(|rail| self.shared.delay_base(rail.rail)).max();
         let span = SLOW_SPAN + farthest.unwrap_or(Duration::ZERO).times(4);
         let seen = self.seen(of_rank(preferred));
         let Some(row) = self.plans.get_mut(way.plan.index as usize) else {
@@ -263,26 +271,23 @@ impl<P: Chooser> Orchestrator<'_, P> {
         }
     }
 
-    /// The base delays of the rails of a way.
-    fn delays(&self, way: Way) -> impl Iterator<Item = Duration> {
-        let rails = self.view().rails(way).iter();
-        rails.map(|rail| self.shared.delay_base(rail.rail))
-    }
-
-    /// The one in use is not left for a faster one that is slow beside it with what there is to move now: that one is farther away.
+    /// The one in use is not left for a faster one that would pass less of what there is to move now: that one is farther away, as
+    /// was told, or as looks have shown.
     fn leave_out_far(&self, way: Way, preferred: u8, speeds: &mut Speeds) {
         let rails = self.plan(way.plan).into_iter().flat_map(Plan::all_rails);
         let inflight = rails.map(|rail| self.shared.inflight_bytes(rail.rail));
         let bytes = inflight.fold(self.unbound_bytes(way.peer), u64::saturating_add);
         let passes = |rank: u8, units| {
-            let nearest = self.delays(Way { rank, ..way }).min();
+            let rails = self.view().rails(Way { rank, ..way }).iter();
+            let seen = rails.filter(|rail| self.shared.units_shown(rail.rail) > 0);
+            let nearest = seen.map(|rail| self.shared.delay_mean(rail.rail)).min();
             with_load(units, nearest.unwrap_or(Duration::ZERO), bytes)
         };
         let used = speeds.get(usize::from(preferred)).copied().unwrap_or(0);
         let used_passes = passes(preferred, used);
         let later = (0..).zip(speeds).filter(|(rank, _)| *rank > preferred);
         for (rank, speed) in later {
-            if is_slow(used, *speed) && is_slow(passes(rank, *speed), used_passes) {
+            if is_slow(used, *speed) && passes(rank, *speed) < used_passes {
                 *speed = 0;
             }
         }
@@ -320,14 +325,19 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.speed(way, |rail| self.shared.nominal_units(rail))
     }
 
-    /// The same, as they have shown: by slices, or, if they have carried none, by looks, and then no more than is believed of what
-    /// was told.
+    /// The same, as they have shown: by slices, or, if they have carried none, by looks. A look shows that a rail carries bytes. How
+    /// fast, its device has told, whose own bytes look slow if they are farther away than was told. What processors carry
+    /// is as fast as there are free ones: of that no more is believed than looks show, or was told.
     fn shown(&self, way: Way, believed: impl Fn(u64) -> u64) -> u64 {
         self.speed(way, |rail| {
             let shown = self.shared.units_shown(rail);
-            match self.shared.has_carried(rail) {
-                true => shown,
-                false => shown.min(believed(self.shared.nominal_units(rail))),
+            if shown == 0 || self.shared.has_carried(rail) {
+                return shown;
+            }
+            let told = believed(self.shared.nominal_units(rail));
+            match self.shared.carries_itself(rail) {
+                true => told,
+                false => shown.min(told),
             }
         })
     }
@@ -636,9 +646,11 @@ mod tests {
 
     #[test]
     fn a_transport_that_is_much_slower_is_left_sooner_unless_it_stands_still() {
-        // (bytes that pass in 100 us, when it is left, in units of that): the other one passes 40,000 units a second.
-        let eighth = 40_000 * RATE_UNIT / 8 / 10_000;
-        for (bytes, left_at) in [(eighth + 1_000, 30), (eighth - 1_000, 9), (0, 30)] {
+        // (part of the other one's rate, when it is left, in steps of 100 us): with 256 KiB, after 4 / part^2 of the span.
+        let other = 40_000 * RATE_UNIT / 10_000;
+        let cases = [(2, 30), (3, 14), (4, 8), (8, 9), (16, 18), (0, 30)];
+        for (part, left_at) in cases {
+            let bytes = other.checked_div(part).map_or(0, |bytes| bytes - 1_000);
             let mut ranking = Ranking::NEW;
             let left = (0..100).find(|step| {
                 let seen = Seen {
@@ -649,7 +661,7 @@ mod tests {
                 ranking.compare(now, &[1, 40_000, 0, 0], SPAN, seen);
                 ranking.preferred == 1
             });
-            assert_eq!(left, Some(left_at), "{bytes}");
+            assert_eq!(left, Some(left_at), "one part in {part}");
         }
     }
 

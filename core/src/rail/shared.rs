@@ -270,6 +270,12 @@ impl<'a> Shared<'a> {
             .map_or(Rate::SLOWEST, |row| row.speed.rate_nominal())
     }
 
+    /// Whether no processor carries its bytes.
+    pub(crate) fn carries_itself(&self, rail: RailId) -> bool {
+        let row = self.rails.get(rail.index());
+        row.is_some_and(|row| row.speed.carries_itself())
+    }
+
     /// What has completed there since it was installed, in bytes, and when the last did.
     pub(crate) fn done(&self, rail: RailId) -> (u64, Instant) {
         let row = self.rails.get(rail.index());

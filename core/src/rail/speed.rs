@@ -131,6 +131,12 @@ impl Speed {
         Delay::span_of(self.delay_mean.load(Relaxed))
     }
 
+    /// Whether no processor carries its bytes.
+    pub(super) fn carries_itself(&self) -> bool {
+        let estimate = self.estimate.lock();
+        estimate.as_ref().is_some_and(Estimate::carries_itself)
+    }
+
     /// What it may be able to pass.
     pub(super) fn rate_most(&self) -> Rate {
         let estimate = self.estimate.lock();

@@ -91,6 +91,7 @@ library![
     "first-transfer-late",
     "port-at-a-twelfth",
     "fast-and-far-transport",
+    "far-second-transport",
     "two-works-each-with-each",
     "two-each-with-each",
     "slow-rank-of-many-rails",

@@ -307,10 +307,15 @@ impl Estimate {
         self.delay_mean.max(Delay::of(self.growth.empty_took()))
     }
 
+    /// Whether moving bytes costs no processor time.
+    pub(crate) fn carries_itself(&self) -> bool {
+        self.slice_span == Delay::ZERO
+    }
+
     /// How long slices on this rail should be: what passes in [`EstimateConfig::slice_span`], in whole usual
     /// slices, from one to [`SLICES_MAX`] of them.
     pub fn slice_bytes(&self, usual_bytes: u32) -> u32 {
-        if self.slice_span == Delay::ZERO {
+        if self.carries_itself() {
             return usual_bytes.max(1);
         }
         let usual = u64::from(usual_bytes.max(1));
@@ -327,7 +332,7 @@ impl Estimate {
     /// How short slices may be where a request of few is cut for several rails: not shorter than usual where each costs
     /// processor time.
     pub(crate) fn part_bytes(&self, usual_bytes: u32) -> u32 {
-        match self.slice_span == Delay::ZERO {
+        match self.carries_itself() {
             true => PART_BYTES_MIN.min(usual_bytes.max(1)),
             false => usual_bytes.max(1),
         }
