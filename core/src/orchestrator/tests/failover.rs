@@ -313,7 +313,7 @@ fn a_transport_that_was_told_to_be_better_is_tried_if_its_device_carries_bytes_i
         }
         let can = 2 * 100_000_000;
         assert!(first > can / 100 * percent, "{span:?}: {first} of {can}");
-        assert_eq!(world.failovers != [], is_tried, "{span:?}");
+        assert_eq!(!world.failovers.is_empty(), is_tried, "{span:?}");
     }
 }
 
