@@ -246,7 +246,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 || rank < preferred || is_slow(used, believed(self.told(of_rank(rank))));
             if is_used || may_be_better() && self.look_at(now, of_rank(rank)) {
                 *speed = match rank > preferred {
-                    // It is not left for what was only told.
+                    // It is not left for what no look has come back from.
                     true => self.shown(of_rank(rank), believed),
                     false => self.learned(of_rank(rank)),
                 };

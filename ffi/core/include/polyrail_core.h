@@ -274,7 +274,7 @@ typedef struct {
  */
 typedef struct {
   /**
-   * How fast it is said to be.
+   * How fast it is said to be. While another transport is slow, one that has carried nothing yet counts as so fast.
    */
   uint64_t bytes_per_sec;
   /**

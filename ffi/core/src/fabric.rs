@@ -43,7 +43,7 @@ pub struct polyrail_core_fabric {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct polyrail_core_estimate {
-    /// How fast it is said to be.
+    /// How fast it is said to be. While another transport is slow, one that has carried nothing yet counts as so fast.
     pub bytes_per_sec: u64,
     /// From posting to completion of an empty slice.
     pub delay_ns: u64,

@@ -19,7 +19,8 @@ pub use observation::{Observation, Sample};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EstimateConfig {
-    /// The rate to start from.
+    /// The rate to start from. While another transport is slow, one that has carried nothing yet counts as so fast, if looks come
+    /// back and no [`Self::slice_span`] is set.
     pub rate_nominal: Rate,
     /// The delay of an empty rail to start from: post to completion of an empty slice.
     pub delay_base: Duration,
