@@ -31,16 +31,16 @@ fn is_slow(units: u64, other: u64) -> bool {
     units.saturating_mul(2) < other
 }
 
+/// And used again from four fifths of it on.
+fn is_back(units: u64, other: u64) -> bool {
+    units.saturating_mul(5) >= other.saturating_mul(4)
+}
+
 /// It is plain that a transport is slow after a quarter of `span` if it passes a quarter of what another one does, after a ninth
 /// if it passes a sixth, and so on.
 fn is_plain(units: u64, other: u64, busy: Duration, span: Duration) -> bool {
     let times = (other / units.max(1)).min(1 << 16);
     busy.times(times * times) >= span.times(4)
-}
-
-/// And used again from four fifths of it on.
-fn is_back(units: u64, other: u64) -> bool {
-    units.saturating_mul(5) >= other.saturating_mul(4)
 }
 
 /// How fast it is with so many bytes to move at a time: what is far away passes little of what it could.

@@ -40,10 +40,10 @@ pub(super) struct Gone {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
     number: u64,
-    /// `Held`, and nobody holds it.
-    local: Local,
-    /// `Unknown`, and nobody can write any more.
-    remote: Remote,
+    /// This side's memory is held, and nobody holds it.
+    held: bool,
+    /// The peer's memory is open, and nobody can write there any more.
+    open: bool,
 }
 
 /// What a worker was last told of a peer.
@@ -346,20 +346,13 @@ impl World<'_> {
             let lane = &self.lanes[index];
             lane.epoch > lane.answered
         });
-        let local = match held {
-            true => Local::Released,
-            false => report.local,
+        let behind = Behind {
+            number,
+            held: report.local == Local::Held && !held,
+            open: report.remote == Remote::Unknown && !open,
         };
-        let remote = match open {
-            true => Remote::Settled,
-            false => report.remote,
-        };
-        if (local, remote) != (Local::Released, Remote::Settled) {
-            self.behind.push(Behind {
-                number,
-                local,
-                remote,
-            });
+        if behind.held || behind.open {
+            self.behind.push(behind);
         }
     }
 
@@ -367,12 +360,8 @@ impl World<'_> {
     pub(super) fn settles(&mut self, number: u64, local: Local, remote: Remote) {
         self.ledger.settled(number, local, remote);
         for row in self.behind.iter_mut().filter(|row| row.number == number) {
-            if local == Local::Released {
-                row.local = local;
-            }
-            if remote == Remote::Settled {
-                row.remote = remote;
-            }
+            row.held &= local == Local::Held;
+            row.open &= remote == Remote::Unknown;
         }
     }
 
@@ -380,13 +369,13 @@ impl World<'_> {
     pub(super) fn check_behind(&mut self, now: u64) {
         for row in std::mem::take(&mut self.behind) {
             let number = row.number;
-            if row.local == Local::Held {
+            if row.held {
                 let text = format!(
                     "request {number} holds this side's memory, and all lanes have been let go of"
                 );
                 self.ledger.violation(now, text);
             }
-            if row.remote == Remote::Unknown {
+            if row.open {
                 let text = format!(
                     "request {number} leaves the peer's memory open, and all fences were answered"
                 );
