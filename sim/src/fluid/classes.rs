@@ -75,22 +75,6 @@ impl Class {
         }
     }
 
-    /// This one and another one as one, whose submitters may use the routes of both.
-    pub(super) fn joined(mut self, other: &Self) -> Self {
-        self.submitters.extend(&other.submitters);
-        self.routes.extend(&other.routes);
-        self.routes.sort_unstable();
-        self.routes.dedup();
-        self.starts_at = self.starts_at.min(other.starts_at);
-        self.workers += other.workers;
-        self
-    }
-
-    /// Whether batches of both are the same.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        (self.block, self.batch, self.op) == (other.block, other.batch, other.op)
-    }
-
     /// How many submitters there are.
     pub(super) fn count(&self) -> u64 {
         self.submitters.len() as u64

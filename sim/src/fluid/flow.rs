@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use petgraph::algo::ford_fulkerson;
+use petgraph::algo::dinics;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use super::classes::Class;
@@ -12,6 +12,7 @@ use crate::setup::{Cut, Interval, PPM, Setup};
 const LEFT_BELOW: u64 = 2;
 /// Wider than any server.
 const WIDE: u64 = u64::MAX / 4;
+const NS_PER_SEC: u64 = 1_000_000_000;
 
 /// One interval of a setup.
 #[derive(Clone, Copy)]
@@ -78,25 +79,12 @@ impl<'a> Flow<'a> {
 
     /// What some routes pass together, in bytes per second, none of them more than `most`.
     pub(super) fn together(&self, routes: &[usize], most: u64) -> u64 {
-        let mut graph = DiGraph::<(), u64>::new();
-        let (source, sink) = (graph.add_node(()), graph.add_node(()));
-        // A server is an edge between two nodes, as wide as its rate.
-        let mut servers: BTreeMap<u32, (NodeIndex, NodeIndex)> = BTreeMap::new();
+        let mut network = Network::new();
         for route in routes {
-            let mut before = graph.add_node(());
-            graph.add_edge(source, before, self.route_rate(*route).min(most));
-            for server in &self.setup.routes[*route].servers {
-                let (enter, leave) = *servers.entry(*server).or_insert_with(|| {
-                    let ends = (graph.add_node(()), graph.add_node(()));
-                    graph.add_edge(ends.0, ends.1, self.server_rate(*server));
-                    ends
-                });
-                graph.update_edge(before, enter, WIDE);
-                before = leave;
-            }
-            graph.update_edge(before, sink, WIDE);
+            let enter = network.route(0, self, *route, NS_PER_SEC);
+            network.edge(network.source, enter, most);
         }
-        ford_fulkerson(&graph, source, sink).0
+        network.passes()
     }
 
     /// What one route passes, with the time taken off in which errors by chance keep its lane from working: each of them
@@ -130,5 +118,66 @@ impl<'a> Flow<'a> {
         }
         let stretch = u128::from(PPM + self.setup.jitter.mean_excess_ppm());
         (u128::from(bytes_per_sec) * u128::from(PPM) / stretch) as u64
+    }
+}
+
+/// Routes over servers, which are edges as wide as what they pass in a time.
+pub(super) struct Network {
+    graph: DiGraph<(), u64>,
+    pub(super) source: NodeIndex,
+    sink: NodeIndex,
+    /// By interval and number: where bytes enter a server and leave it.
+    servers: BTreeMap<(usize, u32), (NodeIndex, NodeIndex)>,
+}
+
+impl Network {
+    pub(super) fn new() -> Self {
+        let mut graph = DiGraph::new();
+        let (source, sink) = (graph.add_node(()), graph.add_node(()));
+        Self {
+            graph,
+            source,
+            sink,
+            servers: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn node(&mut self) -> NodeIndex {
+        self.graph.add_node(())
+    }
+
+    pub(super) fn edge(&mut self, from: NodeIndex, to: NodeIndex, bytes: u64) {
+        self.graph.add_edge(from, to, bytes);
+    }
+
+    /// A route for so long in one interval: where bytes enter it.
+    pub(super) fn route(
+        &mut self,
+        number: usize,
+        flow: &Flow<'_>,
+        route: usize,
+        ns: u64,
+    ) -> NodeIndex {
+        let bytes = |rate: u64| (u128::from(rate) * u128::from(ns) / u128::from(NS_PER_SEC)) as u64;
+        let enter = self.node();
+        let mut before = self.node();
+        self.edge(enter, before, bytes(flow.route_rate(route)));
+        for server in &flow.setup.routes[route].servers {
+            let graph = &mut self.graph;
+            let (enter, leave) = *self.servers.entry((number, *server)).or_insert_with(|| {
+                let ends = (graph.add_node(()), graph.add_node(()));
+                graph.add_edge(ends.0, ends.1, bytes(flow.server_rate(*server)));
+                ends
+            });
+            self.graph.update_edge(before, enter, WIDE);
+            before = leave;
+        }
+        self.graph.update_edge(before, self.sink, WIDE);
+        enter
+    }
+
+    /// The most that passes from the source to the sink.
+    pub(super) fn passes(&self) -> u64 {
+        dinics(&self.graph, self.source, self.sink).0
     }
 }

@@ -4,7 +4,7 @@
 //! two changes of the fabric the most that can pass is the max-flow over the servers of all routes; the bytes are
 //! through when its integral reaches them. This must hold for all of them together, for those of one sender, to one
 //! receiver and of each pair; for the submitters of a workload, whose closed loops cannot go round faster than `turns`
-//! says, those of workloads that are alike together too; and for each submitter by itself. The largest of these times counts.
+//! says, and for all of them side by side; and for each submitter by itself. The largest of these times counts.
 //!
 //! Only what completed is counted. A request uses one transport at a time: of those that are the best for much or for
 //! little, the one that passes more of what there is. Lanes have to open first. A lane on which a
@@ -13,12 +13,14 @@
 
 mod classes;
 mod flow;
+mod loops;
 mod turns;
 
 use crate::model::{Done, History};
 use crate::setup::Setup;
 use classes::Class;
 use flow::Flow;
+use loops::Loops;
 use turns::Turns;
 
 const NS_PER_SEC: u128 = 1_000_000_000;
@@ -167,11 +169,10 @@ pub(crate) fn least_time(setup: &Setup, history: &History) -> Option<u64> {
     let classes = Class::all(setup);
     let groups = groups(&classes);
     let of_groups = groups.iter().map(|group| bound.of_group(group)).max();
-    let of_classes = classes.iter().map(|class| bound.of_class(class)).max();
-    let joined = groups.iter().filter_map(|group| joined(group));
-    let of_joined = joined.map(|class| bound.of_class(&class)).max();
-    let ends_at = of_groups.max(of_classes).max(of_joined)?;
-    let ends_at = ends_at.max(bound.of_workers());
+    let loops: Vec<_> = classes.iter().map(|class| bound.loops(class)).collect();
+    let of_loops = loops.iter().map(|loops| loops.ends_at(&bound.starts)).max();
+    let ends_at = of_groups.max(of_loops)?.max(bound.of_workers());
+    let ends_at = loops::side_by_side(&loops, &bound.flows, &bound.starts, ends_at);
     ends_at
         .checked_sub(bound.clock.at(history.began_at))
         .filter(|time| *time > 0 && ends_at != u64::MAX)
@@ -198,14 +199,6 @@ fn groups(classes: &[Class]) -> Vec<Vec<&Class>> {
     groups.dedup();
     let named = |group: Vec<usize>| group.into_iter().map(|number| &classes[number]).collect();
     groups.into_iter().map(named).collect()
-}
-
-/// Classes that are alike as one; `None`: they are not, or there is only one.
-fn joined(group: &[&Class]) -> Option<Class> {
-    let (first, others) = group.split_first()?;
-    let alike = others.iter().all(|other| other.is_like(first));
-    let join = |class: Class, other: &&Class| class.joined(other);
-    (alike && !others.is_empty()).then(|| others.iter().fold((*first).clone(), join))
 }
 
 impl Bound<'_> {
@@ -260,46 +253,32 @@ impl Bound<'_> {
         self.clock.at(self.history.began_at) + busiest_ns
     }
 
-    /// When a class could be through, and each submitter of it if it were alone.
-    fn of_class(&self, class: &Class) -> u64 {
-        let done = || {
-            class
-                .submitters
-                .iter()
-                .map(|index| &self.history.done[*index])
-        };
+    /// What the loops of a class had to do.
+    fn loops<'b>(&'b self, class: &'b Class) -> Loops<'b> {
+        let done: Vec<_> = class
+            .submitters
+            .iter()
+            .map(|index| &self.history.done[*index])
+            .collect();
         // While others worked.
-        let paused_ns = |done: &Done| done.paused_ns.saturating_sub(self.clock.idle_ns());
-        let batches: u64 = done().map(|done| done.batches).sum();
-        let pause_ns = done().map(paused_ns).sum::<u64>() / batches.max(1);
-        let starts_at = self.starts_at(class);
-        let flows = self.flows.iter();
+        let paused_ns = |done: &&Done| done.paused_ns.saturating_sub(self.clock.idle_ns());
+        let batches: u64 = done.iter().map(|done| done.batches).sum();
         let of_flow = |flow: &Flow<'_>| -> Vec<_> {
             let transports = flow.transports(class).into_iter();
             let turns = |routes| Turns::new(self.setup, class, *flow, routes);
             transports.map(turns).collect()
         };
-        let turns: Vec<_> = flows.map(of_flow).collect();
-        let fastest = |turns: &[Turns<'_>], count, pause_ns| {
-            let rates = turns
+        Loops {
+            class,
+            bytes: self.bytes(class),
+            starts_at: self.starts_at(class),
+            pause_ns: done.iter().map(paused_ns).sum::<u64>() / batches.max(1),
+            each: done
                 .iter()
-                .map(|turns| turns.bytes_per_sec(count, pause_ns));
-            rates.max().unwrap_or(0)
-        };
-        let capacity = |count, pause_ns| Capacity {
-            starts: self.starts.clone(),
-            rates: turns
-                .iter()
-                .map(|turns| fastest(turns, count, pause_ns))
+                .map(|done| (done.good_bytes, paused_ns(done)))
                 .collect(),
-        };
-        let together = capacity(class.count(), pause_ns).passed_at(starts_at, self.bytes(class));
-        let alone = capacity(1, 0);
-        let each = done().map(|done| {
-            let passed_at = alone.passed_at(starts_at, done.good_bytes);
-            passed_at.saturating_add(paused_ns(done))
-        });
-        each.max().unwrap_or(0).max(together)
+            turns: self.flows.iter().map(of_flow).collect(),
+        }
     }
 }
 

@@ -75,10 +75,13 @@ fn two_rails() -> String {
 
 /// What closed loops get through over what is there from the start, in megabytes a second.
 fn loops(rest: &str) -> u64 {
-    let setup = setup(rest);
-    let class = &Class::all(&setup)[0];
-    let flow = Flow::all(&setup)[0];
-    let turns = Turns::new(&setup, class, flow, flow.routes(class));
+    loops_of(&setup(rest))
+}
+
+fn loops_of(setup: &Setup) -> u64 {
+    let class = &Class::all(setup)[0];
+    let flow = Flow::all(setup)[0];
+    let turns = Turns::new(setup, class, flow, flow.routes(class));
     turns.bytes_per_sec(class.count(), 0) / 1_000_000
 }
 
@@ -109,6 +112,39 @@ fn requests_are_cut_into_whole_parts() {
 }
 
 #[test]
+fn where_delays_vary_a_request_waits_for_the_last_of_its_parts() {
+    let four: String = ["w", "x", "y", "z"]
+        .map(|name| own_rail(name, 1, 2))
+        .concat();
+    let text = "name = \"x\"\nduration_ms = 10\n[engine]\npost_ns = 0\ncompletion_ns = 0\n\
+                [jitter]\nservice_percent = 0\noutlier_one_in = 0\ndelay_percent = 1000\n\
+                [[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n"
+        .to_owned()
+        + &four;
+    let of = |block| {
+        let text = text.clone() + &work("a", "b", block, 1);
+        loops_of(&Setup::new(&text, &Scenario::parse(&text).unwrap(), None).unwrap())
+    };
+    // On one, two or four rails 87.5, 64.8 or 60.1 µs: the last of four parts is 20 × (1 + 1/2 + 1/3 + 1/4) µs late in the mean.
+    let long = of(65_536);
+    assert!((1_090..=1_092).contains(&long), "{long}");
+    // 38.4, 40.2 or 45.8 µs.
+    let short = of(16_384);
+    assert!((426..=427).contains(&short), "{short}");
+}
+
+#[test]
+fn a_worker_posts_one_part_after_the_other() {
+    let engine = "[engine]\npost_ns = 1000\ncompletion_ns = 0\n".to_owned();
+    let four: String = ["w", "x", "y", "z"]
+        .map(|name| own_rail(name, 10, 2))
+        .concat();
+    // Three parts of 8 kB on one, two or four rails: 5.4, 1.5 + 2 + 1.6 or 2.5 + 2 + 0.8 µs.
+    let of = loops(&(engine + &four + &work("a", "b", 24_000, 1)));
+    assert!((4_704..=4_706).contains(&of), "{of}");
+}
+
+#[test]
 fn a_slow_rail_takes_no_part_that_lasts_longer_than_the_batch() {
     let rails = own_rail("x", 10, 2) + &own_rail("y", 1, 2);
     // A part takes 0.8 µs or 8: 16 kB / (2 + 1.6 µs).
@@ -131,6 +167,26 @@ fn workloads_that_are_alike_share_the_near_rails() {
     // Two requests at a time over the near rail: 200 µs and its delay, and the far one is 1 ms away.
     let least = least_time(&setup, &moved(&[(10, 10_000_000); 2])).unwrap();
     assert!((2 * MS..2 * MS + 50_000).contains(&least), "{least}");
+}
+
+#[test]
+fn workloads_that_differ_share_the_near_rails() {
+    let rails = own_rail("near", 10, 2) + &own_rail("far", 10, 1_000);
+    let works = work("a", "b", 1_000_000, 1) + &work("a", "b", 500_000, 1);
+    let least = |bytes: &[(u64, u64)]| {
+        let setup = setup(&(rails.clone() + &works));
+        least_time(&setup, &moved(bytes)).unwrap()
+    };
+    // By itself each would take 1 ms and a delay for each batch over the near rail; the far one is 1 ms away.
+    let both = least(&[(10, 10_000_000), (20, 10_000_000)]);
+    assert!((2 * MS..2 * MS + 50_000).contains(&both), "{both}");
+    let one = least(&[(10, 10_000_000), (0, 0)]);
+    assert!((MS..MS + 50_000).contains(&one), "{one}");
+    // Those that last longer than the far rail's delay use it, too: 20 GB/s, but for that delay in each turn.
+    let works = work("a", "b", 64_000_000, 2) + &work("a", "b", 32_000_000, 2);
+    let setup = setup(&(rails.clone() + &works));
+    let long = least_time(&setup, &moved(&[(5, 320_000_000); 4])).unwrap();
+    assert!((64 * MS..65 * MS).contains(&long), "{long}");
 }
 
 #[test]

@@ -24,8 +24,8 @@ struct Level {
     route: usize,
     /// What they add to those of shorter delays, in bytes per nanosecond.
     rate: f64,
-    /// What each of them passes if nothing else does.
-    own: Vec<f64>,
+    /// Each of them, and what it passes if nothing else does.
+    own: Vec<(usize, f64)>,
 }
 
 /// The turns of a class over one transport in one interval.
@@ -60,7 +60,10 @@ impl<'a> Turns<'a> {
             turns.levels.push(Level {
                 route: group[0],
                 rate: (rate - before).max(0.0),
-                own: group.iter().map(|route| rate_of(&[*route])).collect(),
+                own: group
+                    .iter()
+                    .map(|route| (*route, rate_of(&[*route])))
+                    .collect(),
             });
             before = rate.max(before);
         }
@@ -68,9 +71,9 @@ impl<'a> Turns<'a> {
     }
 
     /// From posting the last slices of a batch to the sight of their end, without service: the delay, what chance adds to
-    /// the latest of them in the mean, and what one costs the worker. What is on a lane arrives in order, so each waits for
-    /// those of others before it as well.
-    fn delay_ns(&self, route: usize, count: u64, pause_ns: u64) -> u64 {
+    /// the latest of them in the mean, at least one on each of so many routes, and what they cost the worker. What is on a lane
+    /// arrives in order, so each waits for those of others before it as well.
+    fn delay_ns(&self, route: usize, used: usize, count: u64, pause_ns: u64) -> u64 {
         let base_ns = self.setup.routes[route].delay_ns;
         let extra_ns = self.extra_ns(route);
         let slice = f64::from(self.setup.limits.slice_bytes).min(self.class.block as f64);
@@ -78,14 +81,14 @@ impl<'a> Turns<'a> {
         // Those that are in flight at a time, on all routes; earlier ones have arrived by then.
         let rate = self.levels.iter().map(|level| level.rate).sum::<f64>();
         let in_flight = rate * extra_ns / slice;
-        let of_one = harmonic(of_batch.min(in_flight).ceil().max(1.0) as u64);
+        let of_one = harmonic((of_batch.min(in_flight).ceil() as u64).max(used as u64));
         let least_ns = base_ns as f64 + extra_ns;
         let at_once = count as f64 * least_ns / (least_ns + pause_ns as f64);
         let slices = self.class.batch * self.class.block.div_ceil(self.slice_bytes_max(route));
-        let routes: usize = self.levels.iter().map(|level| level.own.len()).sum();
-        let on_lane = at_once * slices as f64 / (self.class.workers * routes.max(1) as u64) as f64;
+        let routes = self.routes().max(1) as u64;
+        let on_lane = at_once * slices as f64 / (self.class.workers * routes) as f64;
         let latest_ns = extra_ns * of_one.max(in_order(on_lane));
-        base_ns + latest_ns as u64 + self.cost_ns()
+        base_ns + latest_ns as u64 + self.cost_ns(used)
     }
 
     /// What chance adds to a route's delay in the mean.
@@ -122,13 +125,14 @@ impl<'a> Turns<'a> {
         let service_ns = slice as f64 * NS_PER_SEC / self.setup.nominal(number) as f64;
         let extra_ns = self.extra_ns(route) * in_order(works as f64);
         let base_ns = self.setup.routes[route].delay_ns;
-        let holds_ns = base_ns + (extra_ns + service_ns) as u64 + self.cost_ns();
+        let holds_ns = base_ns + (extra_ns + service_ns) as u64 + self.cost_ns(1);
         (bytes * NS_PER_SEC / self.looked(holds_ns).max(1) as f64) as u64
     }
 
-    /// What a slice costs the worker.
-    fn cost_ns(&self) -> u64 {
-        self.setup.engine.post_ns + self.setup.engine.completion_ns
+    /// What a slice costs the worker, in the mean of so many on as many routes: it posts one after the other.
+    fn cost_ns(&self, used: usize) -> u64 {
+        let engine = &self.setup.engine;
+        engine.post_ns * (used as u64 + 1) / 2 + engine.completion_ns
     }
 
     /// What so many submitters get through, in bytes per second, if each pauses for so long after each batch.
@@ -144,26 +148,49 @@ impl<'a> Turns<'a> {
 
     /// The least time of a batch, if so many take the same.
     fn turn_ns(&self, count: u64, pause_ns: u64) -> u64 {
-        let bytes = (count * self.class.block * self.class.batch) as f64;
-        let pieces = self.class.block.div_ceil(self.part_bytes());
-        let part = self.class.block as f64 / pieces as f64;
-        let delay_ns = |level: &Level| self.delay_ns(level.route, count, pause_ns);
+        let all = self.routes();
+        // Each part costs the worker time, and where delays vary the last of many is later than one of few.
+        let fewer = std::iter::successors(Some(1), |used| Some(used * 2));
+        let used = fewer.take_while(|used| *used < all);
+        let used = std::iter::once(all).chain(used);
+        used.fold(TURN_NS_MAX, |least, used| {
+            self.turn_of(used, count, pause_ns, least)
+        })
+    }
+
+    /// The same if each is spread over so many routes, or `least` if that is less.
+    fn turn_of(&self, used: usize, count: u64, pause_ns: u64, least: u64) -> u64 {
+        let bytes = (self.class.block * self.class.batch) as f64;
+        let delay_ns = |level: &Level| self.delay_ns(level.route, used, count, pause_ns);
         let levels = self.levels.iter().map(|level| (level, delay_ns(level)));
         let levels: Vec<_> = levels.collect();
         let passes = |turn_ns: u64| {
+            let open_ns = |delay_ns: &u64| turn_ns.saturating_sub(*delay_ns) as f64;
             let of_level = |(level, delay_ns): &(&Level, u64)| {
-                // A thousandth of a part is left to rounding.
                 let whole = |span_ns: f64| {
-                    let parts = |rate: &f64| (rate * span_ns / part + 0.001).floor();
-                    let parts = level.own.iter().map(parts).sum::<f64>();
-                    (parts * part).min(level.rate * span_ns)
+                    let own = level.own.iter();
+                    let own = own.map(|(_, rate)| self.whole(*rate, span_ns));
+                    own.sum::<f64>().min(level.rate * span_ns)
                 };
-                let open_ns = turn_ns.saturating_sub(*delay_ns) as f64;
-                (whole(open_ns) * count as f64).min(whole((turn_ns + pause_ns) as f64))
+                let of_each = whole(open_ns(delay_ns)) * count as f64;
+                of_each.min(whole((turn_ns + pause_ns) as f64))
             };
-            levels.iter().map(of_level).sum::<f64>() * 1.000_001 >= bytes
+            let together = levels.iter().map(of_level).sum::<f64>();
+            let mut own: Vec<_> = levels
+                .iter()
+                .flat_map(|(level, delay_ns)| {
+                    let own = level.own.iter();
+                    own.map(move |(_, rate)| self.whole(*rate, open_ns(delay_ns)))
+                })
+                .collect();
+            own.sort_by(|one, other| other.total_cmp(one));
+            let own = own.iter().take(used).sum::<f64>();
+            own * 1.000_001 >= bytes && together * 1.000_001 >= count as f64 * bytes
         };
-        let (mut low, mut high) = (0, TURN_NS_MAX);
+        if !passes(least - 1) {
+            return least;
+        }
+        let (mut low, mut high) = (0, least - 1);
         while low + 1 < high {
             let middle = low.midpoint(high);
             if passes(middle) {
@@ -175,8 +202,34 @@ impl<'a> Turns<'a> {
         high
     }
 
-    fn part_bytes(&self) -> u64 {
-        PART_BYTES.min(u64::from(self.setup.limits.slice_bytes))
+    fn routes(&self) -> usize {
+        self.levels.iter().map(|level| level.own.len()).sum()
+    }
+
+    /// What each route carries, in bytes per second, if batches take `turn_ns` with their pause.
+    pub(super) fn shares(
+        &self,
+        count: u64,
+        turn_ns: f64,
+        pause_ns: u64,
+    ) -> impl Iterator<Item = (usize, f64)> + '_ {
+        self.levels.iter().flat_map(move |level| {
+            let delay_ns = self.delay_ns(level.route, 1, count, pause_ns);
+            let open_ns = (turn_ns - (pause_ns + delay_ns) as f64).max(0.0);
+            level.own.iter().map(move |(route, rate)| {
+                let of_each = self.whole(*rate, open_ns) * count as f64;
+                let most = of_each.min(self.whole(*rate, turn_ns));
+                (*route, most * NS_PER_SEC / turn_ns)
+            })
+        })
+    }
+
+    /// What passes in a time at a rate in bytes per nanosecond, in whole parts; a thousandth of one is left to rounding.
+    fn whole(&self, rate: f64, span_ns: f64) -> f64 {
+        let part_bytes = PART_BYTES.min(u64::from(self.setup.limits.slice_bytes));
+        let pieces = self.class.block.div_ceil(part_bytes);
+        let part = self.class.block as f64 / pieces as f64;
+        (rate * span_ns / part + 0.001).floor() * part
     }
 }
 
