@@ -9,12 +9,16 @@ use super::sequence::Sequence;
 use super::{Attempt, Chooser, Orchestrator, Posting, is_nil};
 use crate::rail::spray::Slices;
 use crate::send_queue::signal::Amount;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::units::{AttemptId, RailId};
 use crate::work::{Cause, Op, POST_MAX, Place, PostBatch, Stop, Work};
 
 /// Bytes of a health probe.
 pub(super) const PROBE_BYTES: u32 = 8;
+
+/// No batch waits for another one's work that takes this long and is no shorter than this: a completion of its own costs less.
+const APART: Duration = Duration::from_micros(1);
+const APART_BYTES_MIN: u64 = 8 * 1024;
 
 /// Works of a post.
 pub(super) type Works = heapless::Vec<Work, POST_MAX>;
@@ -92,12 +96,15 @@ struct Lot {
     window_works: usize,
     /// So many at most.
     works_max: usize,
+    /// No batch waits for a work of another one that is as long.
+    apart_bytes: u32,
 }
 
 impl Lot {
     const ANY: Self = Self {
         window_works: 0,
         works_max: POST_MAX,
+        apart_bytes: u32::MAX,
     };
 }
 
@@ -180,6 +187,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             lot = Lot {
                 window_works: self.window_works(rail),
                 works_max: lane.works_at_once(self.bindable),
+                apart_bytes: self.apart_bytes(rail),
             };
         }
         while let Some(unwanted) = self.hand_out(now, rail, lot, out) {
@@ -261,6 +269,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         lot: Lot,
         out: &mut PostBatch,
     ) -> bool {
+        let others_next = self.others_next(first, lot.apart_bytes);
         let Some((lane, (id, row))) = self
             .lanes
             .get_mut(rail.index())
@@ -292,7 +301,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         };
         let covers = lane.limits.covers;
         // Else each work asks for a completion.
-        let signal = !covers || lane.signals(row.op(), lot.window_works, at_once);
+        let signal = !covers || lane.signals(row.op(), lot.window_works, at_once || others_next);
         row.set_signal(signal);
         let mut like = Out {
             now,
@@ -303,6 +312,23 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let _ = out.works.push(like.work(id, row, signal));
         lane.handed_out(row.next(), 1);
         true
+    }
+
+    /// See [`APART`].
+    fn apart_bytes(&self, rail: RailId) -> u32 {
+        let bytes = self.shared.rate(rail).bytes_in(APART);
+        u32::try_from(bytes.max(APART_BYTES_MIN)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a work of so many bytes that is of another batch comes next on the lane.
+    fn others_next(&self, index: u32, apart_bytes: u32) -> bool {
+        let row = self.attempts.at(index);
+        let next = row.and_then(|row| self.attempts.at(row.next()));
+        let Some((row, next)) = row.zip(next.filter(|next| next.length >= apart_bytes)) else {
+            return false;
+        };
+        let batch = |row: &Attempt| Some(self.requests.at(row.request()?)?.batch);
+        row.request() != next.request() && batch(row) != batch(next)
     }
 
     /// The answer to a post that leaves something to do.

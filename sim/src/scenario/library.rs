@@ -94,6 +94,7 @@ library![
     "far-second-transport",
     "two-works-each-with-each",
     "two-each-with-each",
+    "two-share-a-lane",
     "slow-rank-of-many-rails",
     "deadlines-behind-a-bottleneck",
     "urgent-beside-bulk",

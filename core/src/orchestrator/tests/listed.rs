@@ -7,14 +7,14 @@
 //! Source: MORI-IO SQ flow control rework (ROCm/mori#305), "Test plan" and "Follow-ups".
 
 use super::super::lane::Phase;
-use super::signal::{idle, next_post, world as covering};
+use super::signal::{SHORT, idle, next_post, world as covering};
 use super::*;
 
-/// An open lane with nothing on it, and so many writes of a slice, whose tags begin at 0; and the post of them.
+/// An open lane with nothing on it, and so many short writes, whose tags begin at 0; and the post of them.
 fn posted(writes: u64) -> (World<'static>, Post, PostBatch) {
     let mut world = idle();
     for tag in 0..writes {
-        world.submit(tag, Op::Write, u64::from(SLICE));
+        world.submit(tag, Op::Write, SHORT);
     }
     let (post, batch) = next_post(&mut world);
     assert_eq!(batch.works.len(), writes as usize);
@@ -166,7 +166,7 @@ fn pending_unsignaled_reserve_failure_orphans() {
     world.run_until_reported(1, Duration::from_millis(100));
     world.reports.clear();
     for tag in 0..16 {
-        world.submit(tag, Op::Write, u64::from(SLICE));
+        world.submit(tag, Op::Write, SHORT);
     }
     let mut lanes = Vec::new();
     let mut batch = PostBatch::default();

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// What passes sooner than a completion is taken.
+pub(super) const SHORT: u64 = 1024;
+
 /// As queue pairs are.
 pub(super) const SELECTIVE: LaneLimits = LaneLimits {
     reads_max: 4,
@@ -59,12 +62,21 @@ fn fewer_works_ask_for_a_completion_and_none_is_missed() {
 #[test]
 fn what_is_signalled() {
     // (name, requests (bytes, priority), a signal for each work of the post)
-    let slice = u64::from(SLICE);
-    let row = |count: usize, priority| vec![(slice, priority); count];
+    let (slice, short) = (u64::from(SLICE), SHORT);
+    let row = |count: usize, length, priority| vec![(length, priority); count];
     let cases = [
-        ("alone", row(1, Priority::Normal), vec![true]),
-        ("the last", row(2, Priority::Normal), vec![false, true]),
-        ("urgent ones", row(2, Priority::High), vec![true, true]),
+        ("alone", row(1, short, Priority::Normal), vec![true]),
+        (
+            "the last",
+            row(2, short, Priority::Normal),
+            vec![false, true],
+        ),
+        ("urgent ones", row(2, short, Priority::High), vec![true; 2]),
+        (
+            "one of several slices",
+            row(1, 2 * slice, Priority::Normal),
+            vec![false, true],
+        ),
     ];
     for (name, requests, signals) in cases {
         let mut world = idle();
@@ -75,6 +87,60 @@ fn what_is_signalled() {
         let seen: Vec<_> = batch.works.iter().map(|work| work.signal).collect();
         assert_eq!(seen, signals, "{name}");
     }
+}
+
+#[test]
+fn no_batch_waits_for_a_slice_of_another_one() {
+    let slice = u64::from(SLICE);
+    // (name, bytes of each request, a signal for each work of the post)
+    let cases = [
+        ("slices", [slice, slice], [true, true]),
+        (
+            "a short one, and a slice behind it",
+            [SHORT, slice],
+            [true, true],
+        ),
+        (
+            "a slice, and a short one behind it",
+            [slice, SHORT],
+            [false, true],
+        ),
+    ];
+    for (name, lengths, signals) in cases {
+        let mut world = idle();
+        for (tag, length) in (0..).zip(lengths) {
+            world.submit(tag, Op::Write, length);
+        }
+        let (_post, batch) = next_post(&mut world);
+        let seen: Vec<_> = batch.works.iter().map(|work| work.signal).collect();
+        assert_eq!(seen, signals, "{name}");
+    }
+}
+
+#[test]
+fn requests_of_a_batch_share_a_completion() {
+    let mut world = idle();
+    let batch = world.core.open_batch(0).expect("a free batch");
+    for tag in 0..2 {
+        let offset = tag << 30;
+        let request = Request {
+            tag,
+            plan: PLAN,
+            batch,
+            local_offset: offset,
+            remote_offset: offset,
+            length: u64::from(SLICE),
+            deadline: Instant::MAX,
+            priority: Priority::Normal,
+            op: Op::Write,
+        };
+        world.core.submit(world.now, &request).expect("submit");
+        world.owners.insert(tag, offset..offset + request.length);
+    }
+    world.core.seal_batch(batch);
+    let (_post, batch) = next_post(&mut world);
+    let seen: Vec<_> = batch.works.iter().map(|work| work.signal).collect();
+    assert_eq!(seen, [false, true]);
 }
 
 #[test]
@@ -175,8 +241,8 @@ fn a_lot_is_half_of_the_window_however_slow_the_rail_is() {
 fn a_partial_post_is_covered_by_the_next_work_or_by_a_scratch_word() {
     for cancelled in [false, true] {
         let mut world = idle();
-        world.submit(0, Op::Write, u64::from(SLICE));
-        let second = world.submit(1, Op::Write, u64::from(SLICE));
+        world.submit(0, Op::Write, SHORT);
+        let second = world.submit(1, Op::Write, SHORT);
         let (post, mut batch) = next_post(&mut world);
         let lane = post.lane();
         assert_eq!(batch.works.len(), 2);
