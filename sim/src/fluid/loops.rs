@@ -9,7 +9,7 @@ use super::turns::Turns;
 
 /// The time is found to one part in so many.
 const PARTS: u64 = 1 << 12;
-/// Loops that need so many times as long side by side as by themselves need no more.
+/// It is looked for up to so many times as long as they need by themselves; beyond that only the other rules count.
 const TIMES_MAX: u64 = 16;
 
 /// What the loops of a class had to do.
