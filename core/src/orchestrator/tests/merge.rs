@@ -2,19 +2,19 @@
 
 use super::*;
 
-const KIB: u64 = 1024;
+pub(super) const KIB: u64 = 1024;
 
 /// A request of a row: its place, in KiB from the end of the one before, and what it is otherwise.
 #[derive(Clone, Copy)]
-struct Next {
-    gap_kib: u64,
-    kib: u64,
-    op: Op,
-    priority: Priority,
-    deadline: Instant,
+pub(super) struct Next {
+    pub(super) gap_kib: u64,
+    pub(super) kib: u64,
+    pub(super) op: Op,
+    pub(super) priority: Priority,
+    pub(super) deadline: Instant,
 }
 
-const NEXT: Next = Next {
+pub(super) const NEXT: Next = Next {
     gap_kib: 0,
     kib: 4,
     op: Op::Write,
@@ -24,7 +24,7 @@ const NEXT: Next = Next {
 
 impl World<'_> {
     /// Submits a row of requests, tags from 0 on, in one batch.
-    fn submit_row(&mut self, row: &[Next]) -> Vec<RequestId> {
+    pub(super) fn submit_row(&mut self, row: &[Next]) -> Vec<RequestId> {
         let batch = self.core.open_batch(0).expect("a free batch");
         let mut end = 0;
         let mut ids = Vec::new();

@@ -1,5 +1,6 @@
 //! Lanes whose completions cover others, and that limit reads.
 
+use super::merge::{KIB, NEXT, Next};
 use super::*;
 
 /// What passes sooner than a completion is taken.
@@ -120,24 +121,13 @@ fn no_batch_waits_for_a_slice_of_another_one() {
 #[test]
 fn requests_of_a_batch_share_a_completion() {
     let mut world = idle();
-    let batch = world.core.open_batch(0).expect("a free batch");
-    for tag in 0..2 {
-        let offset = tag << 30;
-        let request = Request {
-            tag,
-            plan: PLAN,
-            batch,
-            local_offset: offset,
-            remote_offset: offset,
-            length: u64::from(SLICE),
-            deadline: Instant::MAX,
-            priority: Priority::Normal,
-            op: Op::Write,
-        };
-        world.core.submit(world.now, &request).expect("submit");
-        world.owners.insert(tag, offset..offset + request.length);
-    }
-    world.core.seal_batch(batch);
+    // Apart, so that they do not go as one.
+    let slice = Next {
+        gap_kib: 1,
+        kib: u64::from(SLICE) / KIB,
+        ..NEXT
+    };
+    world.submit_row(&[slice; 2]);
     let (_post, batch) = next_post(&mut world);
     let seen: Vec<_> = batch.works.iter().map(|work| work.signal).collect();
     assert_eq!(seen, [false, true]);
