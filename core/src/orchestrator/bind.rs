@@ -925,7 +925,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             match lane.phase {
                 Phase::Closed => {
                     let length = self.shared.slice_bytes();
-                    let load = self.shared.load(rail);
+                    let load = self.shared.load(now, rail);
                     let predicted = |load: spray::Load| load.predicted(u64::from(length));
                     let predicted = load.map_or(Duration::MAX, predicted);
                     if best.is_none_or(|(_, time)| predicted < time) {

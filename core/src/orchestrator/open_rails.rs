@@ -99,7 +99,7 @@ impl<'b> View<'b> {
     /// How a rail stands that has no room. If its lane holds as many works as it may, it takes another one when the oldest has ended.
     fn full(&self, rail: RailId, op: Op) -> Option<spray::Load> {
         let (lane, healthy) = self.open(rail)?;
-        let load = healthy.load();
+        let load = healthy.load(self.now);
         match lane.room_works(op) {
             0 => Some(self.without_works(lane, load)),
             _ => Some(load),
@@ -140,7 +140,7 @@ impl<'b> View<'b> {
             part_bytes,
             used_at: healthy.used_at(),
             room,
-            load: healthy.load(),
+            load: healthy.load(self.now),
         })
     }
 }
@@ -309,7 +309,7 @@ impl OpenRails {
         let own = self.spots.iter().map(|spot| time(spot.load)).min();
         let rails = self.way.into_iter().flat_map(|way| view.rails_in_use(way));
         let closed = rails.filter(|rail| view.is_closed(rail.rail));
-        let loads = closed.filter_map(|rail| view.shared.load(rail.rail));
+        let loads = closed.filter_map(|rail| view.shared.load(view.now, rail.rail));
         let times = own.zip(loads.map(time).min());
         times.is_some_and(|(own, other)| other.times(2) <= own)
     }

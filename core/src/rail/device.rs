@@ -9,7 +9,7 @@ use super::estimate::{Estimate, EstimateConfig, Observation, WINDOW_SLICES};
 use super::speed::units_of;
 use super::spray::Room;
 use crate::sync::{AtomicU32, AtomicU64};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::units::Rate;
 
 /// Windows that what is not urgent may have in flight on one device, whatever the number of peers: one is served, one is ready.
@@ -27,6 +27,9 @@ pub struct Device {
     pub(super) others_bytes: AtomicU64,
     /// How fast it is.
     pub(super) rate: AtomicU64,
+    /// When it will have sent all that has been posted, if it is as fast as that. Of two workers that post at once one may be
+    /// forgotten; [`Self::sent`] has a bound for that.
+    pub(super) free_at: AtomicU64,
     /// Until when something urgent may come again, in nanoseconds.
     pub(super) kept_until: AtomicU64,
     /// The only rail on it, which knows all that there is to learn of it; [`NIL`]: there are several, or none.
@@ -37,7 +40,7 @@ pub struct Device {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Device>() <= 320);
+const _: () = assert!(size_of::<Device>() <= 384);
 
 impl Device {
     /// A row not in use, for the arrays that a caller hands in.
@@ -46,6 +49,7 @@ impl Device {
         inflight_bytes: AtomicU64::new(0),
         others_bytes: AtomicU64::new(0),
         rate: AtomicU64::new(u64::MAX),
+        free_at: AtomicU64::new(0),
         kept_until: AtomicU64::new(0),
         only_rail: AtomicU32::new(NIL),
         window_bytes: AtomicU32::new(0),
@@ -56,6 +60,35 @@ impl Device {
         let mut known = self.estimate.lock();
         self.publish(known.insert(Estimate::new(config)));
         self.only_rail.store(NIL, Relaxed);
+        self.free_at.store(0, Relaxed);
+    }
+
+    /// Takes so many bytes more, for a rail of this rate.
+    pub(super) fn push(&self, now: Instant, bytes: u64, rail: Rate) {
+        let free_at = Instant::from_nanos(self.free_at.load(Relaxed)).max(now);
+        let free_at = free_at + self.rate_for(rail).time_for(bytes);
+        self.free_at.store(free_at.as_nanos(), Relaxed);
+        self.inflight_bytes.fetch_add(bytes, AcqRel);
+    }
+
+    /// How long it took for what has left it and still counts as in flight, seen from a rail of this rate and base delay. No more
+    /// can be on its way than leaves in that time: if more seems to be, the device is slower than is known.
+    pub(super) fn sent(&self, now: Instant, (rail, delay_base): (Rate, Duration)) -> Duration {
+        let busy = Instant::from_nanos(self.free_at.load(Relaxed)).since(now);
+        let bytes = self.inflight_bytes.load(Relaxed);
+        let all = self.rate_for(rail).time_for(bytes);
+        all.minus(busy).min(delay_base)
+    }
+
+    /// How long a slice waits there for what has not left it.
+    pub(super) fn wait(&self, now: Instant, speed: (Rate, Duration)) -> Duration {
+        let all = self.rate_for(speed.0).time_for(self.all_bytes());
+        all.minus(self.sent(now, speed))
+    }
+
+    /// How fast it is for a rail of this rate: at least as fast, whatever slow peers have made it look like.
+    fn rate_for(&self, rail: Rate) -> Rate {
+        self.rate().max(rail)
     }
 
     /// Gives room back.

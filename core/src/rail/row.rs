@@ -85,16 +85,18 @@ impl Rail {
     }
 
     /// All that predicting needs to know of it, in one look.
-    pub(super) fn load(&self, device: Option<&Device>, devices: &[Device]) -> Load {
-        let rate = self.speed.rate();
+    pub(super) fn load(&self, now: Instant, device: Option<&Device>, devices: &[Device]) -> Load {
+        let speed = (self.speed.rate(), self.speed.delay_base());
+        let (rate, delay_base) = speed;
         let far = self.far(devices);
         Load {
             rate,
-            delay_base: self.speed.delay_base(),
+            delay_base,
+            sent: device.map_or(Duration::ZERO, |device| device.sent(now, speed)),
             inflight_bytes: self.inflight_bytes.load(Relaxed),
             device_bytes: device.map_or(0, Device::all_bytes),
             device_rate: device.map_or(rate, Device::rate),
-            far_wait: far.map_or(Duration::ZERO, |far| wait_at(far, rate)),
+            far_wait: far.map_or(Duration::ZERO, |far| wait_at(far, now, speed)),
         }
     }
 
@@ -118,10 +120,10 @@ impl Rail {
             return None;
         }
         if let Some(device) = device {
-            device.inflight_bytes.fetch_add(bytes, AcqRel);
+            device.push(now, bytes, self.speed.rate());
         }
         if let Some(far) = self.far(devices) {
-            far.inflight_bytes.fetch_add(bytes, AcqRel);
+            push_at(far, now, bytes, self.speed.rate());
         }
         self.used_at.store(now.as_nanos(), Relaxed);
         Some(ahead)
@@ -172,10 +174,15 @@ impl Rail {
     }
 }
 
-/// How long a device of the peer takes for what is in flight there. It is at least as fast as the rail.
+/// How long a slice waits at a device of the peer.
 #[cold]
-fn wait_at(far: &Device, rail: Rate) -> Duration {
-    far.rate().max(rail).time_for(far.all_bytes())
+fn wait_at(far: &Device, now: Instant, speed: (Rate, Duration)) -> Duration {
+    far.wait(now, speed)
+}
+
+#[cold]
+fn push_at(far: &Device, now: Instant, bytes: u64, rail: Rate) {
+    far.push(now, bytes, rail);
 }
 
 #[cold]
@@ -273,8 +280,8 @@ impl Healthy<'_> {
     }
 
     /// All that predicting needs to know of it.
-    pub(crate) fn load(&self) -> Load {
-        self.row.load(self.device, self.devices)
+    pub(crate) fn load(&self, now: Instant) -> Load {
+        self.row.load(now, self.device, self.devices)
     }
 
     /// The device that it runs on.

@@ -337,9 +337,9 @@ impl<'a> Shared<'a> {
     }
 
     /// All that predicting needs to know of a rail.
-    pub(crate) fn load(&self, rail: RailId) -> Option<Load> {
+    pub(crate) fn load(&self, now: Instant, rail: RailId) -> Option<Load> {
         let row = self.rails.get(rail.index())?;
-        Some(row.load(self.device(row), self.devices))
+        Some(row.load(now, self.device(row), self.devices))
     }
 
     /// Takes room for `bytes` on a rail if no more than `limit` are in flight with them, or nothing else is.

@@ -100,18 +100,19 @@ impl Rail {
 }
 
 impl Device {
-    fn cells(&self) -> Cells<'_, 4, 2> {
+    fn cells(&self) -> Cells<'_, 5, 2> {
         let Self {
             inflight_bytes,
             others_bytes,
             rate,
+            free_at,
             kept_until,
             only_rail,
             window_bytes,
             estimate,
         } = self;
         Cells {
-            long: [inflight_bytes, others_bytes, rate, kept_until],
+            long: [inflight_bytes, others_bytes, rate, free_at, kept_until],
             short: [only_rail, window_bytes],
             estimate,
         }

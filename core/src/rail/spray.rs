@@ -104,26 +104,30 @@ pub struct Load {
     pub rate: Rate,
     /// Its base delay β0.
     pub delay_base: Duration,
+    /// How long its device took for those bytes that are in flight and have left it: nothing waits for them.
+    pub sent: Duration,
     /// Bytes in flight on it, of all workers.
     pub inflight_bytes: u64,
     /// Bytes in flight on its device, for all peers, and those of other processes, as far as they count.
     pub device_bytes: u64,
     /// The rate of its device.
     pub device_rate: Rate,
-    /// How long the peer's device takes for what is in flight there, if others end at it, too.
+    /// How long a slice waits at the peer's device, if others end at it, too.
     pub far_wait: Duration,
 }
 
 impl Load {
     /// Predicted time for the rail to finish so many bytes more: β0 plus the largest of its own queue and those of the devices at
-    /// both ends, plus the bytes themselves. A device is at least as fast as any of its rails, whatever slow peers have made it look like.
+    /// both ends, plus the bytes themselves. What has left a device is no queue: it is on its way, as these bytes will be for β0.
+    /// A device is at least as fast as any of its rails, whatever slow peers have made it look like.
     pub fn predicted(&self, bytes: u64) -> Duration {
         let mut wait = self.rate.time_for(self.inflight_bytes);
         if self.device_bytes != self.inflight_bytes {
             let rate = self.device_rate.max(self.rate);
             wait = wait.max(rate.time_for(self.device_bytes));
         }
-        self.delay_base + wait.max(self.far_wait) + self.rate.time_for(bytes)
+        let wait = wait.minus(self.sent).max(self.far_wait);
+        self.delay_base + wait + self.rate.time_for(bytes)
     }
 }
 
@@ -466,7 +470,8 @@ pub fn end_of_few(spots: &[Spot], need: &Need) -> Option<Duration> {
 }
 
 /// The rail of the least predicted time among those with room, and the least of the others; of those of its tier within
-/// 5 % it is the one that has not been used for longest. Gives its position.
+/// 5 % it is the one that has not been used for longest, and of several used at one instant the one that ends first. Gives its
+/// position.
 ///
 /// `times` is when each would be finished with one more slice, by [`Spot::time`].
 pub fn choose(spots: &[Spot], times: &[Duration]) -> Option<(usize, Duration)> {
@@ -485,7 +490,7 @@ pub fn choose(spots: &[Spot], times: &[Duration]) -> Option<(usize, Duration)> {
     let (tier, limit) = (spots.get(best)?.tier, tolerated(least));
     let rows = times.iter().zip(spots).enumerate();
     let alike = rows.filter(|(_, (time, spot))| **time <= limit && spot.tier == tier);
-    let (chosen, _) = alike.min_by_key(|(_, (_, spot))| spot.used_at)?;
+    let (chosen, _) = alike.min_by_key(|(_, (time, spot))| (spot.used_at, **time))?;
     let until = if chosen == best { second } else { least };
     Some((chosen, until))
 }
@@ -519,6 +524,7 @@ mod tests {
         let load = Load {
             rate,
             delay_base: Duration::from_micros(3),
+            sent: Duration::ZERO,
             inflight_bytes: bytes,
             device_bytes: bytes,
             device_rate: rate,
@@ -663,6 +669,19 @@ mod tests {
             let chosen = chosen(&rails, &need(bytes)).map(|(rail, _)| rail);
             assert_eq!(chosen, rail, "{name}");
         }
+    }
+
+    #[test]
+    fn of_rails_used_at_one_instant_the_one_that_ends_first_is_next() {
+        // All are a millisecond away, so that one slice more is alike; the first has had the most.
+        let rails = [3, 1, 2].map(|queued| {
+            let (mut spot, room) = rail(queued, 25, queued.into());
+            spot.load.delay_base = Duration::from_millis(1);
+            spot.used_at = Instant::from_nanos(7);
+            (spot, room)
+        });
+        let chosen = chosen(&rails, &need(1 << 30)).map(|(rail, _)| rail);
+        assert_eq!(chosen, Some(1));
     }
 
     #[test]

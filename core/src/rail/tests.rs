@@ -54,7 +54,7 @@ fn a_slice_waits_for_what_living_processes_have_in_flight() {
     let (other, own) = (join(1, 1024), join(2, 512));
     let column = own.column(NonZeroU64::MIN).unwrap();
     assert!(other.publish(at(0), column, 2_000));
-    let wait = |rail| shared.load(rail).unwrap().predicted(0).as_nanos();
+    let wait = |rail| shared.load(at(0), rail).unwrap().predicted(0).as_nanos();
     // Ours, on a rail that waits for its own queue anyway: what is ahead there is both.
     assert_eq!(shared.reserve(at(0), busy, 500, 1 << 20), Some(0));
     // (name, at ms, how long a slice waits where the other has bytes in flight)
@@ -69,7 +69,7 @@ fn a_slice_waits_for_what_living_processes_have_in_flight() {
             assert!(shared.set_others(DeviceId(device), bytes));
         }
         assert_eq!((wait(busy), wait(idle)), (expected, 0), "{name}");
-        let load = shared.load(busy).unwrap();
+        let load = shared.load(at(millis), busy).unwrap();
         assert_eq!(load.inflight_bytes, 500, "{name}: the window is ours alone");
     }
     assert_eq!(shared.device_inflight_bytes(DeviceId(0)), 500);
@@ -101,7 +101,12 @@ fn a_device_knows_what_its_only_rail_has_learned_when_another_comes() {
     for (rail, device) in [(0, 0), (1, 1), (2, 1)] {
         assert!(shared.install_rail(RailId(rail), config(device)));
     }
-    let device_rate = |rail| shared.load(RailId(rail)).unwrap().device_rate;
+    let device_rate = |rail| {
+        shared
+            .load(Instant::ZERO, RailId(rail))
+            .unwrap()
+            .device_rate
+    };
     // A tenth of the nominal rate, each behind the one before.
     let learn = |rails: [u16; 2], first: u64| {
         for number in first..first + 50 {
@@ -147,7 +152,7 @@ fn a_slice_waits_for_what_all_rails_to_a_peers_device_have_in_flight_there() {
         assert!(shared.install_rail(rail, config));
     }
     let now = Instant::ZERO + Duration::from_millis(1);
-    let wait = |rail| shared.load(rail).unwrap().predicted(0).as_nanos();
+    let wait = |rail| shared.load(now, rail).unwrap().predicted(0).as_nanos();
     assert_eq!([busy, beside, behind].map(wait), [0; 3]);
     assert_eq!(shared.reserve(now, busy, 500, u64::MAX), Some(0));
     assert_eq!([busy, beside, behind].map(wait), [500; 3]);
@@ -182,6 +187,55 @@ fn a_slice_waits_for_what_all_rails_to_a_peers_device_have_in_flight_there() {
         };
         assert!(!shared.install_rail(busy, config), "{device} to {far}");
     }
+}
+
+#[test]
+fn nothing_waits_for_what_has_left_a_device() {
+    // Two devices at one of the peer's, all of 1 GB/s and a millisecond away, on which 100 kB are in flight.
+    let (rails, devices) = ([const { Rail::EMPTY }; 2], [const { Device::EMPTY }; 3]);
+    let shared = Shared::new(&rails, &devices, &[], 64);
+    let [busy, beside] = [RailId(0), RailId(1)];
+    let estimate = EstimateConfig {
+        delay_base: Duration::from_millis(1),
+        ..a_rail().estimate
+    };
+    for device in 0..3 {
+        assert!(shared.install_device(DeviceId(device), estimate));
+    }
+    for rail in [busy, beside] {
+        let config = RailConfig {
+            device: DeviceId(rail.0),
+            far: Some(DeviceId(2)),
+            estimate,
+            ..a_rail()
+        };
+        assert!(shared.install_rail(rail, config));
+    }
+    let at = |micros| Instant::from_nanos(1_000_000_000) + Duration::from_micros(micros);
+    let waits = |micros| {
+        [busy, beside].map(|rail| {
+            let time = shared.load(at(micros), rail).unwrap().predicted(0);
+            time.minus(estimate.delay_base).as_nanos() / 1_000
+        })
+    };
+    assert_eq!(
+        shared.reserve(at(0), busy, 100_000, u64::MAX),
+        Some(0),
+        "nothing was in flight"
+    );
+    // At both ends. A device sends it one after the other.
+    for (micros, expected) in [(0, 100), (40, 60), (100, 0), (900, 0)] {
+        assert_eq!(waits(micros), [expected; 2], "after {micros} us");
+    }
+    // More than passes in a millisecond cannot be on its way: so much is, if the device is slower than it seemed.
+    assert_eq!(
+        shared.reserve(at(900), busy, 3_900_000, u64::MAX),
+        Some(100_000)
+    );
+    assert_eq!(waits(900), [3_900; 2]);
+    assert_eq!(waits(10_000), [3_000; 2]);
+    shared.release(busy, 4_000_000);
+    assert_eq!(waits(10_000), [0; 2]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde::Serialize;
 /// What a recording starts with, before its version.
 pub(crate) const MAGIC: [u8; 8] = *b"prflight";
 /// The version of this format. Another one whenever a type of core that is written down changes.
-pub(crate) const VERSION: u16 = 7;
+pub(crate) const VERSION: u16 = 8;
 /// Bytes of the start.
 pub(crate) const START_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before a block's content.

@@ -95,6 +95,7 @@ library![
     "two-works-each-with-each",
     "two-each-with-each",
     "two-share-a-lane",
+    "several-far-peers",
     "slow-rank-of-many-rails",
     "deadlines-behind-a-bottleneck",
     "urgent-beside-bulk",

@@ -72,6 +72,7 @@ fn spray() {
         load: Load {
             rate,
             delay_base: Duration::ZERO,
+            sent: Duration::ZERO,
             inflight_bytes: 0,
             device_bytes: 0,
             device_rate: rate,
